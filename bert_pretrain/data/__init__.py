@@ -1,0 +1,1 @@
+"""Text to documents, sentences, ids, pairs, records and their manifest."""

@@ -1,0 +1,97 @@
+"""Whole files in and out, local or remote, never half-written.
+
+Local paths go through the standard library, so that worker processes need not
+load TensorFlow; `gs://` and other schemes go through `tf.io.gfile`.
+"""
+
+import contextlib
+import hashlib
+import os
+
+# The suffix of a file that is being written; a killed run leaves such a file,
+# never a short one under the final name.
+PARTIAL_SUFFIX = ".partial"
+
+
+def is_remote(path: str) -> bool:
+    """Whether `path` names a file system of TensorFlow's, as `gs://`."""
+    return "://" in os.fspath(path)
+
+
+def join(directory: str, *names: str) -> str:
+    """Joins path parts; keeps the scheme of a remote directory."""
+    return os.path.join(os.fspath(directory), *names)
+
+
+def _gfile():
+    import tensorflow as tf  # Only where a path is remote: it loads slowly.
+
+    return tf.io.gfile
+
+
+def read_bytes(path: str) -> bytes:
+    """Reads a whole file.
+
+    Args:
+        path: A local path or a URL that `tf.io.gfile` knows.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        FileNotFoundError: There is no such file; the message names it.
+        OSError: It cannot be read.
+    """
+    if not is_remote(path):
+        with open(path, "rb") as file:
+            return file.read()
+    gfile = _gfile()
+    if not gfile.exists(path):
+        raise FileNotFoundError(f"{path}: no such file")
+    with gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
+def write_bytes(path: str, content) -> None:
+    """Writes a file under a temporary name, then renames it.
+
+    Args:
+        path: A local path or a URL that `tf.io.gfile` knows; its directory
+            is made when missing.
+        content: Bytes, or anything with the buffer protocol.
+
+    Raises:
+        OSError: The disk is full or the place not writable. Nothing is left
+            under either name, and the message says what was to be written.
+    """
+    partial = path + PARTIAL_SUFFIX
+    if is_remote(path):
+        gfile = _gfile()
+        gfile.makedirs(os.path.dirname(path))
+        with gfile.GFile(partial, "wb") as file:
+            file.write(bytes(content))
+        gfile.rename(partial, path, overwrite=True)
+        return
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            # A rename may reach the disk before the data does; after a power
+            # cut the file would then be complete in name only.
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        size = memoryview(content).nbytes
+        raise OSError(
+            error.errno,
+            f"{path}: cannot write {size:,} bytes ({error.strerror}). Free "
+            "space or choose another --output_dir",
+        ) from error
+
+
+def sha256(content) -> str:
+    """The SHA-256 of a buffer, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,346 @@
+"""The half of the optimizers that knows neither Keras.
+
+`LayerwiseOptimizer` holds the strategy's arguments, plan and report;
+`Lamb` adds the arguments of Algorithm 2. An adapter (`keras.py`,
+`tf_keras.py`) mixes them into a base class and supplies slots.
+"""
+
+import copy
+import dataclasses
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from lamb_tf import rules
+from lamb_tf import update as update_lib
+from lamb_tf.exclusions import Exclusions, path_of
+from lamb_tf.layerwise import Layer
+
+_RENAMED = {"weight_decay_rate": "weight_decay"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One variable's place in the optimizer."""
+
+    path: str
+    shape: tuple[int, ...]
+    layer: Layer
+    slots: tuple[Any, ...]
+    master: Any | None
+    ratio: Any
+
+
+class LayerwiseOptimizer:
+    """The layer-wise strategy as a mixin in front of a Keras optimizer.
+
+    The class behind it takes `learning_rate`, `name` and the base
+    arguments, and calls `_plan` when built and `_move` per variable.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        weight_decay: float,
+        exclude_from_weight_decay: Sequence[Any] | None,
+        exclude_from_layer_adaptation: Sequence[Any] | None,
+        trust_clip: Sequence[float] | None,
+        name: str,
+        **base_kwargs: Any,
+    ):
+        for old, new in _RENAMED.items():
+            if old in base_kwargs:
+                raise ValueError(
+                    f"`{old}` is called `{new}` here. Received: "
+                    f"{old}={base_kwargs[old]!r}"
+                )
+        if isinstance(learning_rate, numbers.Real):
+            learning_rate = check("learning_rate", learning_rate, 0.0)
+        weight_decay = check("weight_decay", weight_decay, 0.0)
+        trust_clip = _check_trust_clip(trust_clip)
+        exclusions = Exclusions(
+            exclude_from_weight_decay, exclude_from_layer_adaptation
+        )
+        super().__init__(learning_rate=learning_rate, name=name, **base_kwargs)
+        # Set after the base class, which would decay outside the ratio.
+        self.weight_decay = weight_decay
+        self._exclusions = exclusions
+        self._trust_clip = _Opaque(trust_clip)
+        self._entries = _Opaque([])
+
+    @property
+    def trust_clip(self) -> tuple[float, float] | None:
+        """The bounds of `phi`, or `None` for the identity."""
+        return self._trust_clip.value
+
+    @property
+    def rule(self):
+        """The base update, a hashable function of `rules.py`."""
+        raise NotImplementedError
+
+    @property
+    def trust_ratios(self) -> dict[str, tf.Tensor]:
+        """The last trust ratio of each variable, by its path.
+
+        float32 scalars, 1 before the first step. They are written inside
+        the step and read here, so that a step never waits for the host.
+        """
+        return {
+            entry.path: tf.convert_to_tensor(entry.ratio)
+            for entry in self._entries.value
+        }
+
+    def describe(self) -> str:
+        """Returns a table: variable, shape, decayed?, adapted?."""
+        rows = [("variable", "shape", "decayed", "adapted")]
+        for entry in self._entries.value:
+            decayed = bool(entry.layer.weight_decay)
+            rows.append(
+                (
+                    entry.path,
+                    str(entry.shape),
+                    "yes" if decayed else "no",
+                    "yes" if entry.layer.adapted else "no",
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
+        )
+
+    def __format__(self, spec: str) -> str:
+        return format(self.describe(), spec)
+
+    def exclude_from_weight_decay(
+        self, var_list: Sequence[Any] = (), var_names: Sequence[str] = ()
+    ) -> None:
+        """Sets the decay exclusions, as the method of the base classes.
+
+        Args:
+            var_list: Variables.
+            var_names: Regular expressions searched in the paths.
+
+        Raises:
+            ValueError: If the optimizer is built already.
+        """
+        if self._entries.value:
+            raise ValueError(
+                "`exclude_from_weight_decay()` must be called before the "
+                "optimizer is built."
+            )
+        self._exclusions = Exclusions(
+            [*(var_list or ()), *(var_names or ())],
+            self._exclusions.layer_adaptation,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns every constructor argument, serializable."""
+        clip = self.trust_clip
+        return {
+            **super().get_config(),
+            **self._exclusions.get_config(),
+            "weight_decay": self.weight_decay,
+            "trust_clip": None if clip is None else list(clip),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects=None):
+        """Creates an optimizer from its config, which stays unchanged."""
+        config = dict(config)
+        if isinstance(config.get("learning_rate"), dict):
+            config["learning_rate"] = copy.deepcopy(config["learning_rate"])
+        return super().from_config(config, custom_objects)
+
+    def _plan(
+        self,
+        variables: Sequence[Any],
+        slots: Sequence[Sequence[Any]],
+        masters: Sequence[Any | None],
+        ratios: Sequence[Any],
+    ) -> None:
+        """Settles, at build, what is done with each variable."""
+        flags = self._exclusions.resolve(variables, self._var_key)
+        self._entries = _Opaque(
+            [
+                Entry(
+                    path=path_of(variable),
+                    shape=tuple(variable.shape),
+                    layer=Layer(
+                        weight_decay=self.weight_decay if decayed else 0.0,
+                        adapted=adapted,
+                        trust_clip=self.trust_clip,
+                    ),
+                    slots=tuple(slot),
+                    master=master,
+                    ratio=ratio,
+                )
+                for variable, (decayed, adapted), slot, master, ratio in zip(
+                    variables, flags, slots, masters, ratios, strict=True
+                )
+            ]
+        )
+
+    def _move(
+        self,
+        index: int,
+        variable: Any,
+        gradient: tf.Tensor,
+        learning_rate: Any,
+        jit_compile: bool = True,
+    ) -> None:
+        """Updates the variable in place of `index`, on its device."""
+        entry = self._entries.value[index]
+        device = variable.device
+        jit_compile = jit_compile and update_lib.has_xla(_device_type(device))
+        run = update_lib.compiled(self.rule, entry.layer, jit_compile)
+        run(
+            _local(variable, device),
+            update_lib.dense(gradient, variable),
+            [_local(slot, device) for slot in entry.slots],
+            None if entry.master is None else _local(entry.master, device),
+            _local(entry.ratio, device),
+            tf.convert_to_tensor(learning_rate),
+            tf.convert_to_tensor(self.iterations),
+        )
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """Does nothing: the decay stands inside the ratio."""
+
+
+class Lamb(LayerwiseOptimizer):
+    """Algorithm 2 of arXiv:1904.00962 on the layer-wise strategy."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.0,
+        exclude_from_weight_decay: Sequence[Any] | None = None,
+        exclude_from_layer_adaptation: Sequence[Any] | None = None,
+        bias_correction: bool = True,
+        trust_clip: Sequence[float] | None = None,
+        name: str = "LAMB",
+        **base_kwargs: Any,
+    ):
+        """Creates the optimizer.
+
+        Args:
+            learning_rate: A float or a schedule. Float, `>= 0`.
+            beta_1: Decay rate of the first moment, in `[0, 1)`.
+            beta_2: Decay rate of the second moment, in `[0, 1)`.
+            epsilon: Added to the root of the second moment, `>= 0`.
+            weight_decay: Decay rate inside the trust ratio, `>= 0`.
+            exclude_from_weight_decay: Regular expressions searched in
+                the variable's path, or variables. Not decayed.
+            exclude_from_layer_adaptation: Likewise; the trust ratio is
+                1. `None` means as the decay list, `[]` adapts all.
+            bias_correction: Whether the moments are corrected.
+            trust_clip: The bounds `(lower, upper)` of `phi`, or `None`
+                for the identity.
+            name: Name of the optimizer.
+            **base_kwargs: Arguments of the Keras base class: `clipnorm`,
+                `clipvalue`, `global_clipnorm`, `use_ema`, `ema_momentum`,
+                `ema_overwrite_frequency`; on Keras 3 `loss_scale_factor`
+                and `gradient_accumulation_steps`; on tf_keras
+                `jit_compile`.
+
+        Raises:
+            ValueError: If an argument is outside its range, if a list of
+                exclusions is not a list, or if an old name is used.
+        """
+        rule = rules.Lamb(
+            beta_1=check("beta_1", beta_1, 0.0, 1.0),
+            beta_2=check("beta_2", beta_2, 0.0, 1.0),
+            epsilon=check("epsilon", epsilon, 0.0),
+            bias_correction=bool(bias_correction),
+        )
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            exclude_from_weight_decay,
+            exclude_from_layer_adaptation,
+            trust_clip,
+            name,
+            **base_kwargs,
+        )
+        self._rule = rule
+
+    @property
+    def rule(self) -> rules.Lamb:
+        """The base update of Algorithm 2 with this optimizer's scalars."""
+        return self._rule
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns every constructor argument, serializable."""
+        return {**super().get_config(), **dataclasses.asdict(self.rule)}
+
+
+def check(
+    name: str, value: Any, lower: float, below: float | None = None
+) -> float:
+    """Returns a float in `[lower, below)`.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Any real number.
+        lower: Lowest value allowed.
+        below: What the value must stay below, or `None` for finite.
+
+    Raises:
+        ValueError: If the value is not such a number.
+    """
+    limit = float("inf") if below is None else below
+    # A NaN fails the comparison, and so is refused too.
+    if not isinstance(value, numbers.Real) or not lower <= value < limit:
+        bounds = (
+            f">= {lower:g}" if below is None else f"in [{lower:g}, {below:g})"
+        )
+        raise ValueError(
+            f"`{name}` must be a number {bounds}. Received: {name}={value!r}"
+        )
+    return float(value)
+
+
+def _check_trust_clip(value):
+    if value is None:
+        return None
+    bounds = tuple(value) if isinstance(value, (list, tuple)) else ()
+    if (
+        len(bounds) != 2
+        or not all(isinstance(bound, numbers.Real) for bound in bounds)
+        or not 0.0 <= bounds[0] <= bounds[1]
+    ):
+        raise ValueError(
+            "`trust_clip` must be None or two numbers (lower, upper) with "
+            f"0 <= lower <= upper. Received: trust_clip={value!r}"
+        )
+    return tuple(map(float, bounds))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opaque:
+    """Keeps a value out of Keras's attribute tracking and checkpoints."""
+
+    value: Any
+
+
+def _device_type(device):
+    return tf.DeviceSpec.from_string(device or "/device:CPU:0").device_type
+
+
+def _local(variable, device):
+    """Returns the component of a variable that lives on `device`."""
+    value = getattr(variable, "value", None)
+    if isinstance(value, tf.Variable):  # A variable of Keras 3.
+        variable = value
+    components = tf.distribute.get_strategy().experimental_local_results(
+        variable
+    )
+    for component in components:
+        if component.device == device:
+            return component
+    return components[0]

@@ -1,0 +1,127 @@
+"""LAMB on tf_keras, the Keras 2 that tf-models-official uses."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from lamb_tf.optimizer import Lamb
+from lamb_tf.update import LOW_PRECISION, dense
+
+
+class TfKerasAdapter(tf_keras.optimizers.Optimizer):
+    """Binds a layer-wise optimizer to the base class of tf_keras.
+
+    The base class is never told to compile: it would trace once per
+    variable. `jit_compile=False` runs the update as an ordinary graph.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        name: str,
+        jit_compile: bool = True,
+        **base_kwargs: Any,
+    ):
+        super().__init__(
+            name=name, weight_decay=None, jit_compile=False, **base_kwargs
+        )
+        self._learning_rate = self._build_learning_rate(learning_rate)
+        self._jit_compile_update = bool(jit_compile)
+
+    def build(self, var_list: Sequence[tf.Variable]) -> None:
+        """Creates the slots of `var_list`."""
+        if getattr(self, "_built", False):
+            return
+        super().build(var_list)
+        names = self.rule.slots
+        slots = [
+            [self.add_variable_from_reference(v, name) for name in names]
+            for v in var_list
+        ]
+        for name, values in zip(names, zip(*slots, strict=True), strict=True):
+            setattr(self, f"_{name}", list(values))
+        masters = [
+            self.add_variable_from_reference(v, "master")
+            if _true_dtype(v) in LOW_PRECISION
+            else None
+            for v in var_list
+        ]
+        self._masters = [m for m in masters if m is not None]
+        ratios = [self._new_ratio(v) for v in var_list]
+        self._plan(var_list, slots, masters, ratios)
+        self._built = True
+
+    def add_variable_from_reference(
+        self, model_variable, variable_name, shape=None, initial_value=None
+    ) -> tf.Variable:
+        """Creates a slot like a variable, in the compute dtype."""
+        if _true_dtype(model_variable) not in LOW_PRECISION:
+            return super().add_variable_from_reference(
+                model_variable, variable_name, shape, initial_value
+            )
+        if initial_value is None:
+            initial_value = tf.zeros(
+                model_variable.shape if shape is None else shape
+            )
+        with self._colocated(model_variable):
+            variable = tf.Variable(
+                tf.cast(initial_value, tf.float32),
+                name=f"{variable_name}/{model_variable._shared_name}",
+                trainable=False,
+            )
+        self._variables.append(variable)
+        return variable
+
+    def apply_gradients(
+        self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kw
+    ):
+        """Updates the variables; sparse gradients become dense first."""
+        grads_and_vars = [
+            (None if grad is None else dense(grad, variable), variable)
+            for grad, variable in grads_and_vars
+        ]
+        return super().apply_gradients(
+            grads_and_vars, name, skip_gradients_aggregation, **kw
+        )
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Updates one variable in place."""
+        index = self._index_dict[self._var_key(variable)]
+        self._move(
+            index,
+            variable,
+            gradient,
+            self.learning_rate,
+            self._jit_compile_update,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the base arguments, serializable."""
+        rate = self._serialize_hyperparameter(self._learning_rate)
+        return {
+            **super().get_config(),
+            "learning_rate": rate if isinstance(rate, dict) else float(rate),
+            "jit_compile": self._jit_compile_update,
+        }
+
+    def _new_ratio(self, variable):
+        # A report and not a state: kept out of `variables`.
+        with self._colocated(variable):
+            return tf.Variable(1.0, trainable=False, name="trust_ratio")
+
+    def _colocated(self, variable):
+        return tf.distribute.get_strategy().extended.colocate_vars_with(
+            variable
+        )
+
+
+def _true_dtype(variable):
+    # Under a mixed policy a variable reports the dtype it is cast to.
+    return tf.as_dtype(getattr(variable, "true_dtype", variable.dtype))
+
+
+@tf_keras.saving.register_keras_serializable(package="lamb_tf", name="LAMB")
+class LAMB(Lamb, TfKerasAdapter):
+    """Algorithm 2 of arXiv:1904.00962; see `lamb_tf.optimizer.Lamb`."""

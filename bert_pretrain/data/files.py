@@ -5,6 +5,7 @@ load TensorFlow; `gs://` and other schemes go through `tf.io.gfile`.
 """
 
 import contextlib
+import glob
 import hashlib
 import os
 
@@ -50,6 +51,38 @@ def read_bytes(path: str) -> bytes:
         raise FileNotFoundError(f"{path}: no such file")
     with gfile.GFile(path, "rb") as file:
         return file.read()
+
+
+def open_read(path: str):
+    """Opens a file for reading bytes, line by line or whole."""
+    return _gfile().GFile(path, "rb") if is_remote(path) else open(path, "rb")
+
+
+def expand(pattern: str) -> list[str]:
+    """The files a pattern names, sorted, so that their order is the same.
+
+    Args:
+        pattern: A path, a glob (`**` crosses folders), or a folder, which
+            stands for all its files but hidden ones, at any depth.
+
+    Returns:
+        Paths of files; empty when nothing matches.
+    """
+    if is_remote(pattern):
+        gfile = _gfile()
+        if gfile.isdir(pattern):
+            pattern = join(pattern, "*")
+        return sorted(p for p in gfile.glob(pattern) if not gfile.isdir(p))
+    if os.path.isdir(pattern):
+        pattern = join(glob.escape(pattern), "**", "*")
+    found = [pattern] if os.path.isfile(pattern) else []
+    found = found or glob.glob(pattern, recursive=True)
+    return sorted(path for path in found if os.path.isfile(path))
+
+
+def remove(path: str) -> None:
+    """Deletes a file."""
+    _gfile().remove(path) if is_remote(path) else os.unlink(path)
 
 
 def write_bytes(path: str, content) -> None:

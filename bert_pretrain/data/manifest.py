@@ -31,11 +31,13 @@ class Split:
     """The shards of one split (`train` or `heldout`) of one length.
 
     `dropped_for_even_lanes` counts the examples left out so that all shards
-    are equally long; `tokens` counts what is no padding, with [CLS] and [SEP].
+    are equally long; `tokens` counts what is no padding, with [CLS] and [SEP];
+    `truncated` counts the pairs that were too long and cut (before dropping).
     """
 
     examples: int
     dropped_for_even_lanes: int
+    truncated: int
     tokens: int
     padding_share: float
     random_next_share: float

@@ -34,7 +34,7 @@ def _adapter_in_force():
     import tensorflow as tf
 
     # Ask TensorFlow, not the environment: it read the variable once.
-    legacy = tf.keras.__version__.startswith("2.")
+    legacy = tf.keras.optimizers.Optimizer.__module__.startswith("tf_keras")
     return importlib.import_module(
         f"{__name__}.{'tf_keras' if legacy else 'keras'}"
     )

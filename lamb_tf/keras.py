@@ -84,7 +84,7 @@ class KerasAdapter(keras.optimizers.Optimizer):
         return grads
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        variables = [getattr(v, "value", v) for v in trainable_variables]
+        variables = [_native(v) for v in trainable_variables]
         pairs = self._all_reduce_sum_gradients(
             list(zip(grads, variables, strict=True))
         )
@@ -111,8 +111,14 @@ class KerasAdapter(keras.optimizers.Optimizer):
 
     def _colocated(self, variable):
         return self._distribution_strategy.extended.colocate_vars_with(
-            getattr(variable, "value", variable)
+            _native(variable)
         )
+
+
+def _native(variable):
+    if isinstance(variable, keras.Variable):
+        return variable.value
+    return variable
 
 
 @keras.saving.register_keras_serializable(package="lamb_tf", name="LAMB")

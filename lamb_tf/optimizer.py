@@ -11,9 +11,10 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from lamb_tf import rules
+from lamb_tf import arguments, rules
 from lamb_tf import update as update_lib
 from lamb_tf.exclusions import Exclusions, path_of
 from lamb_tf.layerwise import Layer
@@ -57,8 +58,8 @@ class LayerwiseOptimizer:
                     f"{old}={base_kwargs[old]!r}"
                 )
         if isinstance(learning_rate, numbers.Real):
-            learning_rate = check("learning_rate", learning_rate, 0.0)
-        weight_decay = check("weight_decay", weight_decay, 0.0)
+            learning_rate = arguments.number("learning_rate", learning_rate)
+        weight_decay = arguments.number("weight_decay", weight_decay)
         trust_clip = _check_trust_clip(trust_clip)
         exclusions = Exclusions(
             exclude_from_weight_decay, exclude_from_layer_adaptation
@@ -69,6 +70,7 @@ class LayerwiseOptimizer:
         self._exclusions = exclusions
         self._trust_clip = _Opaque(trust_clip)
         self._entries = _Opaque([])
+        self._pending = _Opaque(None)
 
     @property
     def trust_clip(self) -> tuple[float, float] | None:
@@ -153,6 +155,18 @@ class LayerwiseOptimizer:
             config["learning_rate"] = copy.deepcopy(config["learning_rate"])
         return super().from_config(config, custom_objects)
 
+    def load_own_variables(self, store: Any) -> None:
+        """Restores the state, at build if the slots are not there yet.
+
+        The base classes skip the state of an optimizer without slots.
+        """
+        if self._entries.value:
+            super().load_own_variables(store)
+        else:
+            self._pending = _Opaque(
+                {key: np.array(store[key]) for key in store.keys()}
+            )
+
     def _plan(
         self,
         variables: Sequence[Any],
@@ -181,6 +195,10 @@ class LayerwiseOptimizer:
                 )
             ]
         )
+        if self._pending.value is not None:
+            with tf.init_scope():
+                super().load_own_variables(self._pending.value)
+            self._pending = _Opaque(None)
 
     def _move(
         self,
@@ -193,7 +211,7 @@ class LayerwiseOptimizer:
         """Updates the variable in place of `index`, on its device."""
         entry = self._entries.value[index]
         device = variable.device
-        jit_compile = jit_compile and update_lib.has_xla(_device_type(device))
+        jit_compile = jit_compile and update_lib.has_xla()
         run = update_lib.compiled(self.rule, entry.layer, jit_compile)
         run(
             _local(variable, device),
@@ -253,9 +271,9 @@ class Lamb(LayerwiseOptimizer):
                 exclusions is not a list, or if an old name is used.
         """
         rule = rules.Lamb(
-            beta_1=check("beta_1", beta_1, 0.0, 1.0),
-            beta_2=check("beta_2", beta_2, 0.0, 1.0),
-            epsilon=check("epsilon", epsilon, 0.0),
+            beta_1=arguments.number("beta_1", beta_1, below=1.0),
+            beta_2=arguments.number("beta_2", beta_2, below=1.0),
+            epsilon=arguments.number("epsilon", epsilon),
             bias_correction=bool(bias_correction),
         )
         super().__init__(
@@ -279,32 +297,6 @@ class Lamb(LayerwiseOptimizer):
         return {**super().get_config(), **dataclasses.asdict(self.rule)}
 
 
-def check(
-    name: str, value: Any, lower: float, below: float | None = None
-) -> float:
-    """Returns a float in `[lower, below)`.
-
-    Args:
-        name: Name of the argument, for the message.
-        value: Any real number.
-        lower: Lowest value allowed.
-        below: What the value must stay below, or `None` for finite.
-
-    Raises:
-        ValueError: If the value is not such a number.
-    """
-    limit = float("inf") if below is None else below
-    # A NaN fails the comparison, and so is refused too.
-    if not isinstance(value, numbers.Real) or not lower <= value < limit:
-        bounds = (
-            f">= {lower:g}" if below is None else f"in [{lower:g}, {below:g})"
-        )
-        raise ValueError(
-            f"`{name}` must be a number {bounds}. Received: {name}={value!r}"
-        )
-    return float(value)
-
-
 def _check_trust_clip(value):
     if value is None:
         return None
@@ -326,10 +318,6 @@ class _Opaque:
     """Keeps a value out of Keras's attribute tracking and checkpoints."""
 
     value: Any
-
-
-def _device_type(device):
-    return tf.DeviceSpec.from_string(device or "/device:CPU:0").device_type
 
 
 def _local(variable, device):

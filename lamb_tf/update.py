@@ -108,9 +108,9 @@ def compiled(rule: Lamb, layer: Layer, jit_compile: bool) -> Callable:
 
 
 @functools.cache
-def has_xla(device_type: str) -> bool:
-    """Returns whether XLA compiles for a type of device, such as `GPU`."""
-    with tf.init_scope(), tf.device(f"/device:{device_type}:0"):
+def has_xla() -> bool:
+    """Returns whether this build of TensorFlow can compile with XLA."""
+    with tf.init_scope():
         try:
             tf.function(lambda: tf.constant(1.0), jit_compile=True)()
         except (tf.errors.OpError, ValueError, RuntimeError):

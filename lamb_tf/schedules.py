@@ -1,0 +1,194 @@
+"""Learning-rate schedules that both Kerases accept.
+
+A schedule maps `t`, the number of updates done before the one at hand
+(Keras's `iterations`, so 0 at the first update), to its learning rate.
+Each class is a `LearningRateSchedule` of Keras 3 and, where it is
+installed, of tf_keras as well: the two are bare interfaces, and one
+object serves the optimizers of both.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from lamb_tf import arguments
+
+try:
+    import tf_keras
+except ImportError:
+    tf_keras = None
+
+_HOSTS = [host for host in (keras, tf_keras) if host is not None]
+
+
+class Schedule(*(h.optimizers.schedules.LearningRateSchedule for h in _HOSTS)):
+    """A schedule of a known length, in updates."""
+
+    total_steps: int
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        """Returns the learning rate of update `step`, a float32 scalar.
+
+        Args:
+            step: Updates done before; an integer scalar of Python,
+                NumPy or TensorFlow.
+        """
+        return self._rate(tf.cast(tf.convert_to_tensor(step), tf.int32))
+
+    def _rate(self, step: tf.Tensor) -> tf.Tensor:
+        raise NotImplementedError
+
+
+def _register(cls):
+    for host in _HOSTS:
+        host.saving.register_keras_serializable("lamb_tf", cls.__name__)(cls)
+    return cls
+
+
+@_register
+class WarmupPolynomialDecay(Schedule):
+    """A linear warm-up from zero, then a polynomial decay.
+
+    With `W = warmup_steps`, `T = total_steps`, `eta = learning_rate`,
+
+        eta_t = peak * t / W                                     t < W
+        eta_t = end + (eta - end) * ((T - t) / D) ** power   W <= t < T
+        eta_t = end                                             T <= t
+
+    `peak="configured"`: the warm-up ends at `eta` itself; `peak = eta`
+    and `D = T - W`. `peak="on_decay_curve"`: the warm-up ends on the
+    curve that decays from step 0; `D = T`, and `peak` is that curve at
+    `W`. Both are continuous, and without a warm-up both are the paper's
+    `eta * (1 - t / T)` for `power=1`. The first update of a warm-up has
+    learning rate 0: it fills the moments and leaves the weights.
+
+    `T - t` is taken in integers, so the last steps lose no digits.
+
+    Source: arXiv:1904.00962v5, section 4; the paper leaves the start of
+    the warm-up and the peak open, and `peak` names our two readings.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        warmup_steps: int,
+        total_steps: int,
+        power: float = 1.0,
+        end: float = 0.0,
+        peak: Literal["configured", "on_decay_curve"] = "configured",
+    ):
+        """Creates the schedule.
+
+        Args:
+            learning_rate: The rate the decay starts from, `>= 0`.
+            warmup_steps: Updates of the warm-up, `0 <= W <= T`.
+            total_steps: Updates until the rate is `end`, `>= 1`.
+            power: Exponent of the decay, `> 0`.
+            end: The rate from `total_steps` on, `>= 0`.
+            peak: Where the warm-up ends: `configured` or
+                `on_decay_curve`.
+
+        Raises:
+            ValueError: If an argument is outside its range.
+        """
+        self.learning_rate = arguments.number("learning_rate", learning_rate)
+        self.total_steps = arguments.count(
+            "total_steps", total_steps, 1, 2**31 - 1
+        )
+        self.warmup_steps = arguments.count(
+            "warmup_steps", warmup_steps, 0, self.total_steps
+        )
+        self.power = arguments.number("power", power)
+        if self.power == 0.0:
+            raise ValueError("`power` must be > 0. Received: power=0")
+        self.end = arguments.number("end", end)
+        if peak not in ("configured", "on_decay_curve"):
+            raise ValueError(
+                "`peak` must be 'configured' or 'on_decay_curve'. "
+                f"Received: peak={peak!r}"
+            )
+        self.peak = peak
+
+    def _rate(self, step):
+        warmup, total = self.warmup_steps, self.total_steps
+        decay_steps, peak = total - warmup, self.learning_rate
+        if self.peak == "on_decay_curve":
+            decay_steps = total
+            share = ((total - warmup) / total) ** self.power
+            peak = self.end + (self.learning_rate - self.end) * share
+        left = tf.cast(tf.maximum(total - step, 0), tf.float32)
+        share = left / max(decay_steps, 1)
+        if self.power != 1.0:
+            share = tf.pow(share, self.power)
+        rate = self.end + (self.learning_rate - self.end) * share
+        if not warmup:
+            return rate
+        rising = tf.cast(step, tf.float32) / warmup * peak
+        return tf.where(step < warmup, rising, rate)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns every constructor argument."""
+        return {
+            "learning_rate": self.learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "total_steps": self.total_steps,
+            "power": self.power,
+            "end": self.end,
+            "peak": self.peak,
+        }
+
+
+@_register
+class MixedBatch(Schedule):
+    """Phases one after another over the global step.
+
+    Phase `i` starts at the sum of the `total_steps` of those before it
+    and is called with the steps since its start, so that each phase
+    warms up from zero again (section 3's mixed-batch run). After the
+    last phase the rate stays at its `end`.
+    """
+
+    def __init__(self, phases: Sequence[WarmupPolynomialDecay]):
+        """Creates the schedule.
+
+        Args:
+            phases: `WarmupPolynomialDecay`s, or their configs.
+
+        Raises:
+            ValueError: If there is no phase, or one of another kind.
+        """
+        if isinstance(phases, (str, dict)) or not phases:
+            raise ValueError(
+                "`phases` must be a list of one or more "
+                f"WarmupPolynomialDecay. Received: phases={phases!r}"
+            )
+        self.phases = [
+            WarmupPolynomialDecay(**phase) if isinstance(phase, dict) else phase
+            for phase in phases
+        ]
+        for phase in self.phases:
+            if not isinstance(phase, WarmupPolynomialDecay):
+                raise ValueError(
+                    "`phases` must hold WarmupPolynomialDecay. "
+                    f"Received: {phase!r}"
+                )
+        self.total_steps = sum(phase.total_steps for phase in self.phases)
+        if self.total_steps >= 2**31:
+            raise ValueError(
+                "The phases together must stay below 2**31 steps. "
+                f"Received: {self.total_steps}"
+            )
+
+    def _rate(self, step):
+        first, *others = self.phases
+        rate, start = first(step), first.total_steps
+        for phase in others:
+            rate = tf.where(step < start, rate, phase(step - start))
+            start += phase.total_steps
+        return rate
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the configs of the phases."""
+        return {"phases": [phase.get_config() for phase in self.phases]}

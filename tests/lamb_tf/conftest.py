@@ -1,0 +1,74 @@
+"""Both Kerases side by side, and two logical CPUs for the strategies."""
+
+import dataclasses
+import os
+import pathlib
+import sys
+from types import ModuleType
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras  # noqa: E402
+import pytest  # noqa: E402
+import tensorflow as tf  # noqa: E402
+import tf_keras  # noqa: E402
+
+import lamb_tf.keras  # noqa: E402
+import lamb_tf.tf_keras  # noqa: E402
+
+try:
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * 2,
+    )
+except RuntimeError:
+    pass  # Other tests of this process have started TensorFlow already.
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """One Keras and our optimizer for it."""
+
+    name: str
+    keras: ModuleType
+    LAMB: type
+
+    def variable(self, value: Any, name: str, dtype: str = "float32") -> Any:
+        value = tf.cast(value, dtype)
+        if self.name == "keras":
+            return keras.Variable(value, name=name, dtype=dtype)
+        return tf.Variable(value, name=name)
+
+    def checkpoint(self, **objects: Any) -> tf.train.Checkpoint:
+        return tf.train.Checkpoint(**objects)
+
+
+HOSTS = {
+    "keras": Host("keras", keras, lamb_tf.keras.LAMB),
+    "tf_keras": Host("tf_keras", tf_keras, lamb_tf.tf_keras.LAMB),
+}
+
+
+@pytest.fixture(params=HOSTS)
+def host(request) -> Host:
+    return HOSTS[request.param]
+
+
+@pytest.fixture(params=["eager", "graph", "xla"])
+def run(request):
+    """Wraps a step to run eagerly, as a graph or as one XLA program."""
+    if request.param == "eager":
+        return lambda step: step
+    return lambda step: tf.function(step, jit_compile=request.param == "xla")
+
+
+@pytest.fixture
+def two_cpus() -> list[str]:
+    devices = [d.name for d in tf.config.list_logical_devices("CPU")]
+    if len(devices) < 2:
+        pytest.skip("TensorFlow was started with one logical CPU")
+    return devices[:2]

@@ -1,0 +1,1 @@
+"""Every step: position → lanes → masked batch."""

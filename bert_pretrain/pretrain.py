@@ -1,0 +1,140 @@
+"""Pretrains BERT with LAMB, phase after phase, in one run.
+
+    python -m bert_pretrain.pretrain --config_file=configs/demo_cpu.yaml \
+        --model_dir=demo/model
+
+Run it again after any interruption: it resumes at the last checkpoint.
+"""
+
+import os
+import shlex
+import sys
+
+# Before TensorFlow is imported: tf-models runs on tf_keras, and its C++ side
+# logs lines about drivers that a CPU has none of.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from absl import app, flags
+
+from bert_pretrain import config as config_lib
+
+_CONFIG_FILE = flags.DEFINE_multi_string(
+    "config_file", [], "YAML recipe; given twice, the later overrides."
+)
+_PARAMS_OVERRIDE = flags.DEFINE_string(
+    "params_override", None, "YAML, or key.path=value pairs joined by commas."
+)
+_EXPERIMENT = flags.DEFINE_string(
+    "experiment", "bert_lamb/pretrain", "Registered defaults of the recipe."
+)
+_MODEL_DIR = flags.DEFINE_string(
+    "model_dir", None, "Checkpoints, metrics and summary of this run."
+)
+_MODE = flags.DEFINE_enum(
+    "mode",
+    "train_and_eval",
+    ["train", "eval", "train_and_eval"],
+    "Train, evaluate the last checkpoint on the held-out text, or both.",
+)
+_TPU = flags.DEFINE_string(
+    "tpu", None, "TPU name or address; `local` on a TPU VM."
+)
+_STRATEGY = flags.DEFINE_string(
+    "distribution_strategy", None, "Overrides runtime.distribution_strategy."
+)
+
+# Exit codes beside 0 (trained to the end) and absl's 1.
+EXIT_CANNOT_RUN = 2
+EXIT_ALREADY_COMPLETE = 3
+
+
+def read_config() -> config_lib.Config:
+    """Builds the recipe from the flags."""
+    from official.core import exp_factory
+
+    from bert_pretrain import experiments  # noqa: F401  Registers itself.
+
+    try:
+        defaults = exp_factory.get_exp_config(_EXPERIMENT.value).as_dict()
+    except LookupError as e:
+        raise config_lib.ConfigError(
+            f"--experiment={_EXPERIMENT.value} is not registered; this "
+            "package registers bert_lamb/pretrain."
+        ) from e
+    runtime = {}
+    if _TPU.value is not None:
+        runtime = {"distribution_strategy": "tpu", "tpu": _TPU.value}
+    if _STRATEGY.value is not None:
+        runtime["distribution_strategy"] = _STRATEGY.value
+    return config_lib.load(
+        *_CONFIG_FILE.value,
+        defaults=defaults,
+        overrides=_PARAMS_OVERRIDE.value,
+        flags={"runtime": runtime},
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Trains what is left of the recipe and prints the result."""
+    if argv[1:]:
+        raise app.UsageError(f"Unknown arguments: {' '.join(argv[1:])}")
+    command = shlex.join(
+        [os.path.basename(sys.executable), "-m", "bert_pretrain.pretrain"]
+        + sys.argv[1:]
+    )
+    try:
+        sys.exit(
+            pretrain(read_config(), _MODEL_DIR.value, _MODE.value, command)
+        )
+    except config_lib.ConfigError as e:
+        print(f"error: {e}", file=sys.stderr)
+        sys.exit(EXIT_CANNOT_RUN)
+    except KeyboardInterrupt:
+        print(
+            "\nInterrupted. The same command resumes at the last checkpoint "
+            f"in {_MODEL_DIR.value}.",
+            file=sys.stderr,
+        )
+        sys.exit(130)
+
+
+def pretrain(
+    config: config_lib.Config, model_dir: str, mode: str, command: str
+) -> int:
+    """Runs a recipe; what `main` does, for a program.
+
+    Args:
+      config: The recipe.
+      model_dir: Folder of the run.
+      mode: `train`, `eval` or `train_and_eval`.
+      command: Recorded in `summary.json`.
+
+    Returns:
+      The exit code.
+    """
+    from bert_pretrain.reporting import summary
+    from bert_pretrain.training.run import PretrainRun
+
+    run = PretrainRun(config, model_dir)
+    if mode == "eval":
+        print(run.evaluate())
+        return 0
+    if run.complete:
+        print(
+            f"Already complete: {run.total_steps} steps in {model_dir}. "
+            "Nothing was trained. For another run choose a new --model_dir."
+        )
+        print(summary.table(run.results()))
+        return EXIT_ALREADY_COMPLETE
+    run.train(evaluate=mode == "train_and_eval")
+    if run.complete:
+        result = run.write_summary(command)
+        print(f"\nHeld-out documents, {result['seconds']:.0f} s of training:\n")
+        print(summary.table(result["phases"]))
+    return 0
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["config_file", "model_dir"])
+    app.run(main)

@@ -1,0 +1,52 @@
+"""`metrics.jsonl`: a line per loop of training steps."""
+
+import json
+import os
+from typing import Any
+
+
+class MetricsLog:
+    """Appends lines to `metrics.jsonl`; a resumed run continues it.
+
+    Attributes:
+      seconds: `seconds` of the last line kept, to count on from.
+    """
+
+    def __init__(self, path: str, resume_step: int):
+        """Opens the log, without the lines that will be trained again.
+
+        Args:
+          path: The file.
+          resume_step: Global step the run resumes from. Later lines belong
+            to steps after the checkpoint: they are computed anew, the same.
+        """
+        self._path = path
+        kept, dropped = _split(path, resume_step)
+        self.seconds = kept[-1]["seconds"] if kept else 0.0
+        if dropped:
+            temporary = f"{path}.tmp"
+            with open(temporary, "w", encoding="utf-8") as f:
+                f.writelines(json.dumps(line) + "\n" for line in kept)
+            os.replace(temporary, path)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Appends one line."""
+        with open(self._path, "a", encoding="utf-8") as f:
+            f.write(json.dumps(line) + "\n")
+
+
+def _split(path: str, last_step: int) -> tuple[list[dict], int]:
+    """Returns the lines up to `last_step` and how many others there were."""
+    kept, dropped = [], 0
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            for text in f:
+                try:
+                    line = json.loads(text)
+                except ValueError:  # Killed while writing it.
+                    line = None
+                if line is not None and line["step"] <= last_step:
+                    kept.append(line)
+                else:
+                    dropped += 1
+    return kept, dropped

@@ -1,0 +1,1 @@
+"""The step, the loop over the phases, checkpoints and resuming."""

@@ -1,0 +1,120 @@
+"""`model_dir`: one run of one recipe, and the check that it stays so."""
+
+import json
+import os
+from typing import Any
+
+from bert_pretrain import config as config_lib
+from bert_pretrain.config import Config, ConfigError
+from bert_pretrain.reporting.summary import read_json, write_json
+
+# Keys that change where or how often something is done, not what is computed.
+_FREE = (
+    "task.data.input_path",
+    "trainer.steps_per_loop",
+    "trainer.checkpoint_interval",
+    "trainer.max_to_keep",
+    "trainer.eval_batch_size",
+)
+
+
+class ModelDir:
+    """Paths inside a `model_dir`."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self.params = os.path.join(path, "params.yaml")
+        self.data = os.path.join(path, "data.json")
+        self.metrics = os.path.join(path, "metrics.jsonl")
+        self.heldout = os.path.join(path, "heldout.json")
+        self.summary = os.path.join(path, "summary.json")
+        self.tensorboard = os.path.join(path, "tensorboard")
+
+    def claim(self, config: Config, data_identity: dict[str, Any]) -> None:
+        """Makes the folder this recipe's, or checks that it is.
+
+        Args:
+          config: The recipe about to run.
+          data_identity: `PreparedData.identity()`.
+
+        Raises:
+          ConfigError: If the folder belongs to another recipe or other data,
+            or cannot be written.
+        """
+        data_identity = _json_form(data_identity)
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            if os.path.exists(self.params):
+                self._compare(config, data_identity)
+                return
+            if os.path.exists(os.path.join(self.path, "checkpoint")):
+                raise ConfigError(
+                    f"--model_dir={self.path} holds checkpoints but no "
+                    "params.yaml: another program wrote them. Choose a new "
+                    "folder."
+                )
+            write_json(self.data, data_identity)
+            temporary = f"{self.params}.tmp"
+            with open(temporary, "w", encoding="utf-8") as f:
+                f.write(config_lib.to_yaml(config))
+            os.replace(temporary, self.params)
+        except OSError as e:
+            raise ConfigError(
+                f"--model_dir={self.path} cannot be written: {e.strerror}."
+            ) from e
+
+    def _compare(self, config: Config, data_identity: dict[str, Any]) -> None:
+        before = _recipe(config_lib.load(self.params))
+        now = _recipe(config)
+        different = [
+            f"  {key}: {before.get(key)!r} there, {now.get(key)!r} now"
+            for key in sorted(before.keys() | now.keys())
+            if before.get(key) != now.get(key)
+        ]
+        if different:
+            raise ConfigError(
+                f"--model_dir={self.path} is a run of another recipe:\n"
+                + "\n".join(different)
+                + "\nChoose a new --model_dir, or the recipe in "
+                f"{self.params}."
+            )
+        if read_json(self.data, None) != data_identity:
+            raise ConfigError(
+                f"--model_dir={self.path} was trained on other data (see "
+                f"{self.data}): its tokenizer or shards differ from those in "
+                "task.data.input_path. Name the folder it began with, or a "
+                "new --model_dir."
+            )
+
+
+def _recipe(config: Config) -> dict[str, Any]:
+    """Flattens what determines the result to `key.path: value`."""
+    flat: dict[str, Any] = {}
+
+    def walk(value, path):
+        if isinstance(value, dict):
+            for key, item in value.items():
+                walk(item, f"{path}.{key}" if path else key)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for i, item in enumerate(value):
+                walk(item, f"{path}[{i}]")
+        else:
+            flat[path] = value
+
+    walk(config_lib.as_dict(config), "")
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in _FREE
+        and not key.endswith(".micro_batch_size")
+        # Replicas and devices compute the same; the precision does not.
+        and (
+            not key.startswith("runtime.")
+            or key == "runtime.mixed_precision_dtype"
+        )
+    }
+
+
+def _json_form(value: dict[str, Any]) -> dict[str, Any]:
+    """As it reads after a round trip: JSON's keys are strings."""
+    return json.loads(json.dumps(value))

@@ -83,7 +83,9 @@ class Tally:
         return self._digest.hexdigest()
 
 
-def sources_of(patterns: tuple[str, ...], input_format: str):
+def sources_of(
+    patterns: tuple[str, ...], input_format: str
+) -> list[SourceSpec]:
     """The sources that --input_file names, one a pattern.
 
     Args:
@@ -91,7 +93,7 @@ def sources_of(patterns: tuple[str, ...], input_format: str):
         input_format: One of `config.FORMATS`.
 
     Returns:
-        A list of `SourceSpec`.
+        The sources.
 
     Raises:
         ValueError: A pattern matches no file.
@@ -111,16 +113,13 @@ def sources_of(patterns: tuple[str, ...], input_format: str):
     return specs
 
 
-def read(
-    spec: SourceSpec, source: int, tally: Tally, check_empty: bool = True
-) -> Iterator[Document]:
+def read(spec: SourceSpec, source: int, tally: Tally) -> Iterator[Document]:
     """Reads the documents of a source.
 
     Args:
         spec: The source.
         source: Its index, for `Document.source`.
         tally: Counts into this.
-        check_empty: Whether a source without any document is an error.
 
     Yields:
         Cleaned documents with at least one character that is not blank.
@@ -139,7 +138,7 @@ def read(
                 yield Document(source, layout, text)
             else:
                 tally.problems["empty_documents"] += 1
-    if check_empty and not any_document:
+    if not any_document:
         raise ValueError(
             f"{spec.name}: no text in {tally.files:,} file(s) of "
             f"{tally.bytes:,} bytes ({problems_text(tally.problems)}), read "
@@ -151,6 +150,17 @@ def read(
             f"{tally.content_sha256()}, expected {spec.sha256}: another "
             f"version or a damaged file. Install with: {INSTALL}"
         )
+
+
+def content_sha256(spec: SourceSpec) -> str:
+    """The checksum that `read` would leave in the tally of a source."""
+    tally = Tally()
+    for path in spec.paths:
+        tally.open_file(path)
+        with files.open_read(path) as file:
+            for raw in file:
+                tally.add(raw)
+    return tally.content_sha256()
 
 
 def problems_text(problems: dict[str, int]) -> str:
@@ -174,22 +184,16 @@ def clean(text: str, problems: collections.Counter) -> str:
         The text, valid as UTF-8; tabs and newlines stay.
     """
     for name, pattern, replacement in (
+        ("nul_characters_removed", "\0", ""),
         ("control_characters_removed", _CONTROL, ""),
+        ("byte_order_marks_removed", "\ufeff", ""),
         ("zero_width_characters_removed", _ZERO_WIDTH, ""),
         # JSON can spell half a character, which UTF-8 cannot.
         ("invalid_utf8_replaced", _SURROGATE, "\ufffd"),
     ):
-        if name[0] != "c" and text.isascii():
-            continue
-        text, count = pattern.subn(replacement, text)
-        problems[name] += count
-    for name, character in (
-        ("nul_characters_removed", "\0"),
-        ("byte_order_marks_removed", "\ufeff"),
-    ):
-        if count := text.count(character):
+        text, count = re.subn(pattern, replacement, text)
+        if count:
             problems[name] += count
-            text = text.replace(character, "")
     return text
 
 
@@ -210,7 +214,7 @@ def _lines(path: str, tally: Tally) -> Iterator[str]:
             tally.add(raw)
             line = _decode(raw, tally.problems).removesuffix("\n")
             if "\r" in line:
-                tally.problems["crlf_lines"] += line.endswith("\r")
+                tally.problems["carriage_returns"] += line.count("\r")
                 # A lone carriage return ends a line too, as on old machines.
                 yield from line.removesuffix("\r").split("\r")
             else:

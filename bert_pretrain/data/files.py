@@ -80,6 +80,14 @@ def expand(pattern: str) -> list[str]:
     return sorted(path for path in found if os.path.isfile(path))
 
 
+def size(path: str) -> int | None:
+    """The size of a file in bytes, None where there is none."""
+    if is_remote(path):
+        gfile = _gfile()
+        return gfile.stat(path).length if gfile.exists(path) else None
+    return os.path.getsize(path) if os.path.isfile(path) else None
+
+
 def remove(path: str) -> None:
     """Deletes a file."""
     _gfile().remove(path) if is_remote(path) else os.unlink(path)

@@ -48,6 +48,11 @@ def record_bytes(seq_length: int, id_dtype: str) -> int:
     return _layout(seq_length, id_dtype).itemsize
 
 
+def concatenate(parts: list[Records]) -> Records:
+    """Joins examples of one length, in order; at least one part."""
+    return Records(*map(np.concatenate, zip(*parts, strict=True)))
+
+
 def write_shard(
     path: str,
     ids: np.ndarray,

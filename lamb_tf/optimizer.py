@@ -41,6 +41,9 @@ class LayerwiseOptimizer:
     arguments, and calls `_plan` when built and `_move` per variable.
     """
 
+    # Whether the update is an XLA program; an adapter may let users choose.
+    _jit_compile_update = True
+
     def __init__(
         self,
         learning_rate: Any,
@@ -71,6 +74,7 @@ class LayerwiseOptimizer:
         self._trust_clip = _Opaque(trust_clip)
         self._entries = _Opaque([])
         self._pending = _Opaque(None)
+        self._programs = _Opaque({})
 
     @property
     def trust_clip(self) -> tuple[float, float] | None:
@@ -206,21 +210,23 @@ class LayerwiseOptimizer:
         variable: Any,
         gradient: tf.Tensor,
         learning_rate: Any,
-        jit_compile: bool = True,
     ) -> None:
         """Updates the variable in place of `index`, on its device."""
         entry = self._entries.value[index]
         device = variable.device
-        jit_compile = jit_compile and update_lib.has_xla()
-        run = update_lib.compiled(self.rule, entry.layer, jit_compile)
-        run(
+        programs = self._programs.value
+        if entry.layer not in programs:
+            programs[entry.layer] = update_lib.program(
+                self.rule, entry.layer, self._jit_compile_update
+            )
+        programs[entry.layer](
             _local(variable, device),
             update_lib.dense(gradient, variable),
-            [_local(slot, device) for slot in entry.slots],
-            None if entry.master is None else _local(entry.master, device),
-            _local(entry.ratio, device),
             tf.convert_to_tensor(learning_rate),
             tf.convert_to_tensor(self.iterations),
+            _local(entry.ratio, device),
+            None if entry.master is None else _local(entry.master, device),
+            *(_local(slot, device) for slot in entry.slots),
         )
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:

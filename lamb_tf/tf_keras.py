@@ -89,13 +89,7 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates one variable in place."""
         index = self._index_dict[self._var_key(variable)]
-        self._move(
-            index,
-            variable,
-            gradient,
-            self.learning_rate,
-            self._jit_compile_update,
-        )
+        self._move(index, variable, gradient, self.learning_rate)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the base arguments, serializable."""

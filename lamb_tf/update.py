@@ -7,7 +7,7 @@ no XLA.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -57,11 +57,11 @@ def update(
     layer: Layer,
     variable: tf.Variable,
     gradient: tf.Tensor,
-    slots: Sequence[tf.Variable],
-    master: tf.Variable | None,
-    ratio: tf.Variable,
     learning_rate: tf.Tensor,
     iterations: tf.Tensor,
+    ratio: tf.Variable,
+    master: tf.Variable | None,
+    *slots: tf.Variable,
 ) -> None:
     """Moves one variable by one step, and its slots with it.
 
@@ -70,12 +70,12 @@ def update(
         layer: What the strategy does with this variable.
         variable: The weights; any shape, floating-point.
         gradient: Dense gradient in the compute dtype.
-        slots: Variables of `rule.slots`, in that order, in the compute
-            dtype.
-        master: float32 copy of low-precision weights, else `None`.
-        ratio: float32 scalar variable that takes the trust ratio.
         learning_rate: Scalar.
         iterations: Integer scalar, the updates done before this one.
+        ratio: float32 scalar variable that takes the trust ratio.
+        master: float32 copy of low-precision weights, else `None`.
+        *slots: Variables of `rule.slots`, in that order, in the compute
+            dtype.
     """
     dtype = gradient.dtype
     w = tf.cast(variable.read_value(), dtype)
@@ -93,16 +93,16 @@ def update(
     ratio.assign(tf.cast(new_ratio, ratio.dtype), read_value=False)
 
 
-@functools.cache
-def compiled(rule: Lamb, layer: Layer, jit_compile: bool) -> Callable:
+def program(rule: Lamb, layer: Layer, jit_compile: bool) -> Callable:
     """Returns `update` with its flags bound, as one `tf.function`.
 
     Variables are arguments, so that every variable of a shape and dtype
-    shares one trace, over all optimizers of these flags.
+    shares one trace. The trace may refer to variables of its first call:
+    it belongs to the optimizer that owns them, and to no wider cache.
     """
     return tf.function(
         functools.partial(update, rule, layer),
-        jit_compile=jit_compile or None,
+        jit_compile=(jit_compile and has_xla()) or None,
         autograph=False,
     )
 

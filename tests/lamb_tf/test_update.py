@@ -1,3 +1,5 @@
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,38 +9,44 @@ from tests.lamb_tf import problems, reference
 
 
 def traces(optimizer):
-    layers = {entry.layer for entry in optimizer._entries.value}
-    return sum(
-        update.compiled(
-            optimizer.rule, layer, True
-        ).experimental_get_tracing_count()
-        for layer in layers
-    )
+    programs = optimizer._programs.value.values()
+    return sum(p.experimental_get_tracing_count() for p in programs)
 
 
 def test_one_trace_per_shape_and_none_after_the_first_step(host):
-    # Scalars of its own: compiled functions are shared by equal ones.
-    beta_1 = {"keras": 0.8125, "tf_keras": 0.78125}[host.name]
     shapes = {f"a{i}/kernel": (6, 5) for i in range(6)}
     shapes |= {f"b{i}/kernel": (4,) for i in range(4)}
     weights, gradients = problems.make(shapes=shapes, steps=20)
-    optimizer = host.LAMB(1e-3, beta_1=beta_1, weight_decay=0.1)
+    optimizer = host.LAMB(1e-3, weight_decay=0.1)
     variables = {k: host.variable(w, k[:2]) for k, w in weights.items()}
-
-    def step(grads):
+    for grads in gradients:
         optimizer.apply_gradients([(grads[k], v) for k, v in variables.items()])
-
-    step(gradients[0])
-    assert traces(optimizer) == 2
-    for grads in gradients[1:]:
-        step(grads)
-    assert traces(optimizer) == 2
+        assert traces(optimizer) == 2
     assert int(optimizer.iterations) == 20
 
-    # A second optimizer of the same scalars finds the same programs.
-    other = host.LAMB(1e-2, beta_1=beta_1, weight_decay=0.1)
-    problems.train(host, other, weights, gradients[:2])
-    assert traces(other) == 2
+
+def test_flags_cost_one_trace_each(host):
+    weights, gradients = problems.make(
+        shapes={"a": (6, 5), "b": (6, 5), "gamma": (6, 5), "c": (6, 5)}
+    )
+    optimizer = host.LAMB(
+        1e-3, weight_decay=0.1, exclude_from_weight_decay=["gamma"]
+    )
+    problems.train(host, optimizer, weights, gradients)
+    assert traces(optimizer) == 2
+
+
+def test_a_graph_step_after_the_variables_of_another_have_gone(host):
+    def train():
+        optimizer = host.LAMB(1e-3)
+        w = host.variable(tf.ones([3, 2]), "w")
+        step = tf.function(lambda g: optimizer.apply_gradients([(g, w)]))
+        step(tf.ones([3, 2]))
+        return w.numpy()
+
+    first = train()
+    gc.collect()
+    np.testing.assert_array_equal(train(), first)
 
 
 def test_a_graph_step_is_not_traced_again(host):
@@ -165,7 +173,9 @@ def test_dense_sums_duplicates():
     np.testing.assert_array_equal(value[:, 0], [1, 0, 2, 0])
 
 
-def test_xla_is_used_where_it_is():
+@pytest.mark.parametrize("available", [False, True])
+def test_xla_is_used_where_it_is(monkeypatch, available):
     assert update.has_xla()
-    function = update.compiled(rules.Lamb(), layerwise.Layer(), True)
-    assert function is update.compiled(rules.Lamb(), layerwise.Layer(), True)
+    monkeypatch.setattr(update, "has_xla", lambda: available)
+    function = update.program(rules.Lamb(), layerwise.Layer(), True)
+    assert bool(function._jit_compile) is available

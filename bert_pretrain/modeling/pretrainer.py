@@ -46,8 +46,10 @@ def build_model(
     """
     tf_keras.utils.set_random_seed(seed)
     bert = config_lib.as_dict(model_config.encoder.bert)
+    # `bert_v2` is the same network as `bert`, as a layer whose parts can be
+    # reached; the functional `bert` hides its embedding dropout.
     encoder = encoders.build_encoder(
-        encoders.EncoderConfig(type="bert", bert=bert)
+        encoders.EncoderConfig(type="bert_v2", bert_v2=bert)
     )
     encoder(encoder.inputs)  # Creates the table that the head shares.
     model = models.BertPretrainerV2(
@@ -72,7 +74,7 @@ def build_model(
             )
         ],
     )
-    model(model.inputs)
+    model(dict(model.inputs))
     dropout.replace_dropout(model, seed)
     return model
 

@@ -69,7 +69,15 @@ def prepare(config: PrepareConfig) -> manifest.Manifest:
     specs = corpus.sources_of(config.input_file, config.input_format)
     path = files.join(config.output_dir, manifest.FILE_NAME)
     if files.size(path) is None or config.overwrite:
-        return build.build(config, vocabulary, specs)
+        start = time.monotonic()
+        made = build.build(config, vocabulary, specs)
+        seconds = time.monotonic() - start
+        megabytes = sum(source.bytes for source in made.sources) / 1e6
+        print(
+            f"{config.output_dir}: {megabytes:.1f} MB prepared in "
+            f"{seconds:.1f} s, {megabytes / seconds:.2f} MB/s"
+        )
+        return made
     found = manifest.Manifest.load(config.output_dir)
     differences = build.differences(found, config, vocabulary, specs)
     if differences:
@@ -95,7 +103,6 @@ def config_from_flags(values: flags.FlagValues) -> PrepareConfig:
 
 def main(argv: list[str]) -> None:
     """The command."""
-    start = time.monotonic()
     # TensorFlow only tokenizes here: it needs no GPU and has no news.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -109,10 +116,7 @@ def main(argv: list[str]) -> None:
         made = prepare(config_from_flags(flags.FLAGS))
     except (ValueError, OSError) as error:
         sys.exit(f"prepare: error: {error}")
-    seconds = time.monotonic() - start
-    megabytes = sum(source.bytes for source in made.sources) / 1e6
     print(report(made))
-    print(f"{seconds:.1f} s, {megabytes / seconds:.2f} MB/s")
 
 
 if __name__ == "__main__":

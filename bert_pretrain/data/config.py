@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 
 # How a text of each format is laid out, for bert_pretrain.data.sentences.
 FORMATS = ("lines", "files", "jsonl")
@@ -86,7 +87,7 @@ class PrepareConfig:
             if isinstance(value, list):
                 value = ",".join(map(str, value))
             if value not in (None, ""):
-                flags.append(f"--{name}={str(value)}")
+                flags.append(shlex.quote(f"--{name}={value}"))
         return " ".join(["python -m bert_pretrain.prepare", *flags])
 
     def worker_count(self) -> int:

@@ -161,7 +161,9 @@ class Manifest:
 
     def save(self, directory: str) -> None:
         """Writes `manifest.json` into `directory`, whole or not at all."""
-        content = json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        # The format first: it says how to read the rest.
+        tree = {"format": self.format} | dataclasses.asdict(self)
+        content = json.dumps(tree, indent=1) + "\n"
         files.write_bytes(files.join(directory, FILE_NAME), content.encode())
 
     def dataset(self, seq_length: int) -> Dataset:

@@ -12,7 +12,7 @@ from bert_pretrain.data.corpus import Document
 # of it lost.
 MAX_SENTENCE_CHARACTERS = 4000
 
-_SINGLE_NEWLINE = re.compile(r"(?<!\n)[ \t]*\n[ \t]*(?!\s*\n)")
+_BLANK_LINES = re.compile(r"\n\s*\n")
 
 
 def split(document: Document, problems: collections.Counter) -> list[str]:
@@ -26,23 +26,26 @@ def split(document: Document, problems: collections.Counter) -> list[str]:
         Sentences without blanks around them; none is empty, none is longer
         than `MAX_SENTENCE_CHARACTERS`.
     """
-    text = document.text
     if document.layout == "sentences":
         candidates = []
-        for line in text.split("\n"):
+        for line in document.text.split("\n"):
             if len(line) > MAX_SENTENCE_CHARACTERS:
                 problems["overlong_lines_split"] += 1
                 candidates.extend(sentencex.segment("en", line))
             else:
                 candidates.append(line)
-    elif document.layout == "wrapped":
-        # A single newline is a wrapped line: the sentence goes on.
-        text = _SINGLE_NEWLINE.sub(" ", text)
-        candidates = sentencex.segment("en", text)
     else:
+        if document.layout == "wrapped":
+            # A single newline is a wrapped line: the sentence goes on.
+            paragraphs = [
+                paragraph.replace("\n", " ")
+                for paragraph in _BLANK_LINES.split(document.text)
+            ]
+        else:
+            paragraphs = document.text.split("\n")
         candidates = [
             sentence
-            for paragraph in text.split("\n")
+            for paragraph in paragraphs
             for sentence in sentencex.segment("en", paragraph)
         ]
     sentences = []

@@ -66,9 +66,24 @@ def run(request):
     return lambda step: tf.function(step, jit_compile=request.param == "xla")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def two_cpus() -> list[str]:
     devices = [d.name for d in tf.config.list_logical_devices("CPU")]
     if len(devices) < 2:
         pytest.skip("TensorFlow was started with one logical CPU")
     return devices[:2]
+
+
+class Mirrored(tf.distribute.MirroredStrategy):
+    """Keeps its collectives apart from those of strategies elsewhere.
+
+    TensorFlow numbers the collectives of every strategy alike, and two
+    in one process collide on shapes.
+    """
+
+    _collective_key_base = 1_000_000
+
+
+@pytest.fixture(scope="session")
+def replicas(two_cpus) -> tf.distribute.Strategy:
+    return Mirrored(two_cpus)

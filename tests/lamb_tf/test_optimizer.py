@@ -1,0 +1,233 @@
+import copy
+import json
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lamb_tf.schedules import WarmupPolynomialDecay
+
+ARGUMENTS = {
+    "learning_rate": 0.5,
+    "beta_1": 0.875,
+    "beta_2": 0.9375,
+    "epsilon": 1e-3,
+    "weight_decay": 0.25,
+    "exclude_from_weight_decay": ["bias"],
+    "exclude_from_layer_adaptation": [],
+    "bias_correction": False,
+    "trust_clip": [0.5, 2.0],
+    "name": "other",
+    "clipnorm": 1.0,
+    "use_ema": True,
+    "ema_momentum": 0.75,
+    "ema_overwrite_frequency": 3,
+}
+OWN = {
+    "keras": {"gradient_accumulation_steps": 2, "loss_scale_factor": 4.0},
+    "tf_keras": {"jit_compile": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("learning_rate", -0.1),
+        ("beta_1", 1.0),
+        ("beta_1", -0.1),
+        ("beta_2", 1),
+        ("beta_2", float("nan")),
+        ("beta_2", "0.9"),
+        ("epsilon", -1e-9),
+        ("weight_decay", -0.01),
+        ("weight_decay", None),
+        ("trust_clip", (2.0, 1.0)),
+        ("trust_clip", (-1.0, 1.0)),
+        ("trust_clip", (1.0,)),
+        ("trust_clip", 3.0),
+        ("exclude_from_weight_decay", "bias"),
+        ("exclude_from_layer_adaptation", "bias"),
+    ],
+)
+def test_bad_value_names_argument_and_value(host, argument, value):
+    with pytest.raises(ValueError, match=f"`{argument}`") as error:
+        host.LAMB(**{argument: value})
+    assert repr(value) in str(error.value)
+
+
+def test_old_name_names_the_new_one(host):
+    with pytest.raises(ValueError, match="`weight_decay_rate`.*`weight_decay`"):
+        host.LAMB(weight_decay_rate=0.01)
+
+
+def test_unknown_argument(host):
+    with pytest.raises((TypeError, ValueError), match="momentum"):
+        host.LAMB(momentum=0.9)
+
+
+def test_learning_rate_of_any_real_kind(host):
+    for rate in (1, np.float32(0.5), 0.5):
+        optimizer = host.LAMB(rate)
+        assert float(tf.convert_to_tensor(optimizer.learning_rate)) == rate
+
+
+def test_config_round_trips_every_argument(host):
+    arguments = {**ARGUMENTS, **OWN[host.name]}
+    config = host.LAMB(**arguments).get_config()
+    assert {k: config[k] for k in arguments} == arguments
+    before = copy.deepcopy(config)
+    again = host.LAMB.from_config(config)
+    assert config == before
+    assert again.get_config() == config
+    json.dumps(config)
+
+
+@pytest.mark.parametrize("lists", [(None, None), ([], None), (None, [])])
+def test_config_keeps_none_and_empty_apart(host, lists):
+    config = host.LAMB(
+        exclude_from_weight_decay=lists[0],
+        exclude_from_layer_adaptation=lists[1],
+    ).get_config()
+    again = host.LAMB.from_config(config).get_config()
+    assert (
+        again["exclude_from_weight_decay"],
+        again["exclude_from_layer_adaptation"],
+    ) == lists
+
+
+def test_from_config_leaves_a_schedules_config_alone(host):
+    config = host.LAMB(WarmupPolynomialDecay(1.0, 2, 8)).get_config()
+    before = copy.deepcopy(config)
+    host.LAMB.from_config(config)
+    assert config == before
+
+
+def test_serialized_by_its_registered_name(host):
+    optimizers = host.keras.optimizers
+    optimizer = host.LAMB(exclude_from_layer_adaptation=[], trust_clip=(0, 1))
+    saved = json.loads(json.dumps(optimizers.serialize(optimizer)))
+    assert saved["registered_name"] == "lamb_tf>LAMB"
+    for loaded in (
+        optimizers.deserialize(copy.deepcopy(saved)),
+        optimizers.get(copy.deepcopy(saved)),
+    ):
+        assert type(loaded) is host.LAMB
+        assert loaded.get_config() == optimizer.get_config()
+    assert type(optimizers.get("lamb_tf>LAMB")) is host.LAMB
+
+
+def make(host, **arguments):
+    names = ["kernel", "bias"]
+    variables = [host.variable(tf.ones([3]), name) for name in names]
+    optimizer = host.LAMB(0.1, weight_decay=0.1, **arguments)
+    return optimizer, variables
+
+
+def test_describe(host):
+    optimizer, variables = make(
+        host,
+        exclude_from_weight_decay=["bias"],
+        exclude_from_layer_adaptation=[],
+    )
+    optimizer.build(variables)
+    rows = [line.split() for line in optimizer.describe().splitlines()]
+    assert rows == [
+        ["variable", "shape", "decayed", "adapted"],
+        ["kernel", "(3,)", "yes", "yes"],
+        ["bias", "(3,)", "no", "yes"],
+    ]
+    assert f"{optimizer}" == optimizer.describe()
+
+
+def test_trust_ratios(host, run):
+    optimizer, variables = make(host, exclude_from_weight_decay=["bias"])
+    step = run(
+        lambda: optimizer.apply_gradients(
+            [(tf.ones([3]), v) for v in variables]
+        )
+    )
+    step()
+    ratios = optimizer.trust_ratios
+    assert list(ratios) == ["kernel", "bias"]
+    np.testing.assert_allclose(ratios["kernel"], 1 / 1.1, rtol=1e-5)
+    assert float(ratios["bias"]) == 1.0
+    names = [v.name for v in optimizer.variables]
+    assert not [name for name in names if "trust" in name]
+
+
+def test_pattern_without_a_match_warns_at_build(host):
+    optimizer, variables = make(host, exclude_from_weight_decay=["beta"])
+    with pytest.warns(UserWarning, match="'beta' matches no variable"):
+        optimizer.build(variables)
+    optimizer, variables = make(host, exclude_from_weight_decay=["bias"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.build(variables)
+
+
+def test_variables_as_exclusions(host):
+    variables = make(host)[1]
+    optimizer = host.LAMB(exclude_from_weight_decay=[variables[1]])
+    optimizer.build(variables)
+    flags = [entry.layer.adapted for entry in optimizer._entries.value]
+    assert flags == [True, False]
+    config = optimizer.get_config()
+    assert config["exclude_from_weight_decay"] == ["^bias$"]
+
+
+def test_exclusion_method_of_the_base_class(host):
+    optimizer, variables = make(host)
+    optimizer.exclude_from_weight_decay(
+        var_list=[variables[0]], var_names=["bias"]
+    )
+    optimizer.build(variables)
+    decays = [e.layer.weight_decay for e in optimizer._entries.value]
+    assert decays == [0.0, 0.0]
+    with pytest.raises(ValueError, match="before"):
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+
+
+def test_one_step_counts_once(host):
+    optimizer = host.LAMB(0.1)
+    variables = [host.variable(tf.ones([2]), f"v{i}") for i in range(10)]
+    optimizer.apply_gradients([(tf.ones([2]), v) for v in variables])
+    assert int(optimizer.iterations) == 1
+
+
+def test_missing_gradient_leaves_variable_and_moments(host):
+    """The step of the bias correction is the optimizer's, as in Keras."""
+    optimizer, (w, other) = make(host)
+    w_moves = [True, False, True, False]
+    seen = [w.numpy()]
+    for moves in w_moves:
+        gradient = tf.ones([3]) if moves else None
+        optimizer.apply_gradients([(gradient, w), (tf.ones([3]), other)])
+        seen.append(w.numpy())
+    moved = [
+        not np.array_equal(a, b)
+        for a, b in zip(seen[:-1], seen[1:], strict=True)
+    ]
+    assert moved == w_moves
+    m = v = 0.0
+    value = np.ones(3)
+    for t in (1, 3):
+        m, v = 0.9 * m + 0.1, 0.999 * v + 0.001
+        u = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
+        u = u + 0.1 * value
+        value = value - 0.1 * np.linalg.norm(value) / np.linalg.norm(u) * u
+    np.testing.assert_allclose(seen[-1], value, rtol=1e-6)
+
+
+def test_zero_initialised_weights_learn(host):
+    w = host.variable(tf.zeros([3]), "w")
+    host.LAMB(0.1).apply_gradients([(tf.ones([3]), w)])
+    np.testing.assert_allclose(w.numpy(), -0.1, rtol=1e-5)
+
+
+def test_no_clipping_by_default(host):
+    w = host.variable(tf.ones([3]), "w")
+    optimizer = host.LAMB(0.1, beta_1=0.5)
+    optimizer.apply_gradients([(tf.fill([3], 1000.0), w)])
+    m = optimizer.variables[-2]
+    np.testing.assert_allclose(m.numpy(), 500.0)

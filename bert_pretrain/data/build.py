@@ -6,20 +6,23 @@ the bytes are the same for any number of workers.
 """
 
 import collections
-import concurrent.futures
 import io
-import multiprocessing
 import os
 import re
-import threading
-from collections.abc import Iterable, Iterator
 
 import numpy as np
 from absl import logging
 
 import bert_pretrain
 from bert_pretrain import tokenizer as tokenizer_lib
-from bert_pretrain.data import corpus, examples, files, manifest, partition
+from bert_pretrain.data import (
+    corpus,
+    examples,
+    files,
+    manifest,
+    partition,
+    workers,
+)
 from bert_pretrain.data import records as records_lib
 from bert_pretrain.data.config import PrepareConfig
 from bert_pretrain.data.partition import HELDOUT, TRAIN
@@ -70,9 +73,8 @@ def build(
     """
     _clear(config.output_dir)
     # First of all, so that an unwritable folder is known before the work.
-    files.write_bytes(
-        files.join(config.output_dir, VOCAB_FILE), vocabulary.content
-    )
+    vocab_file = files.join(config.output_dir, VOCAB_FILE)
+    files.write_bytes(vocab_file, vocabulary.content)
     tallies = [corpus.Tally() for _ in specs]
     documents = (
         document
@@ -94,7 +96,7 @@ def build(
         for source in range(len(specs))
     }
     token_counts = np.zeros(len(vocabulary), np.int64)
-    for made in _map_chunks(chunks, vocabulary, config):
+    for made in workers.map_chunks(chunks, vocab_file, config):
         for length, part in made.examples.items():
             parts[made.split, length].append(part)
             truncated[made.split, length] += made.truncated[length]
@@ -192,74 +194,6 @@ def _clear(directory: str) -> None:
         # Nothing but what a preparation writes: the folder is the user's.
         if _SHARD.fullmatch(os.path.basename(path)):
             files.remove(path)
-
-
-# Worker processes ------------------------------------------------------------
-
-_worker_tokenizer: tokenizer_lib.Tokenizer | None = None
-
-
-def _start_worker(vocabulary, lower_case: bool) -> None:
-    global _worker_tokenizer
-    # String operations only: no GPU, no log lines, one core a worker.
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    _worker_tokenizer = tokenizer_lib.Tokenizer(vocabulary, lower_case)
-
-
-def _end_with_parent() -> None:
-    # A killed parent tells its workers nothing: they would wait for ever.
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-
-def _work(chunk, config):
-    return examples.make_examples(chunk, _worker_tokenizer, config)
-
-
-def _map_chunks(
-    chunks: Iterable[partition.Chunk],
-    vocabulary: tokenizer_lib.Vocabulary,
-    config: PrepareConfig,
-) -> Iterator[examples.ChunkExamples]:
-    """The examples of each chunk, in order; few chunks are in work at once."""
-    workers = config.worker_count()
-    chunks = iter(chunks)
-    # Before any process starts: most faults of the input show here.
-    first = next(chunks)
-    if workers == 1:
-        tokenizer = tokenizer_lib.Tokenizer(vocabulary, config.do_lower_case)
-        yield examples.make_examples(first, tokenizer, config)
-        for chunk in chunks:
-            yield examples.make_examples(chunk, tokenizer, config)
-        return
-    # Spawned, as TensorFlow does not survive a fork.
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers,
-        multiprocessing.get_context("spawn"),
-        _start_worker,
-        (vocabulary, config.do_lower_case),
-    )
-    in_work = collections.deque([pool.submit(_work, first, config)])
-    try:
-        for chunk in chunks:
-            in_work.append(pool.submit(_work, chunk, config))
-            if len(in_work) > 3 * workers:
-                yield in_work.popleft().result()
-        while in_work:
-            yield in_work.popleft().result()
-    except concurrent.futures.process.BrokenProcessPool as error:
-        raise OSError(
-            "A worker process was ended from outside, perhaps for want of "
-            f"memory. Try fewer than --workers={workers}."
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 # Writing ---------------------------------------------------------------------

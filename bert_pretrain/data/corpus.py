@@ -1,18 +1,17 @@
-"""Sources to documents: reading, decoding, cleaning, counting.
+"""Sources to documents: finding, reading, cleaning, counting.
 
 Nothing is dropped or changed without a count in the tally of its source.
 """
 
 import collections
 import dataclasses
-import hashlib
 import importlib.util
-import json
 import os
 import re
 from collections.abc import Iterator
 
 from bert_pretrain.data import files
+from bert_pretrain.data.readers import READERS, Tally
 
 # Unicode's format characters (Cf) but U+FEFF: zero-width space and joiners,
 # soft hyphen, marks of direction. BERT's tokenizer deletes them.
@@ -57,30 +56,6 @@ class Document:
     source: int
     layout: str
     text: str
-
-
-class Tally:
-    """What was read from one source: size, checksum and problems by name."""
-
-    def __init__(self):
-        self.files = 0
-        self.bytes = 0
-        self.problems = collections.Counter()
-        self._digest = hashlib.sha256()
-
-    def open_file(self, path: str) -> None:
-        """Begins a file; its name, not its place, is part of the checksum."""
-        self.files += 1
-        self._digest.update(f"\0{os.path.basename(path)}\0".encode())
-
-    def add(self, raw: bytes) -> None:
-        """Adds bytes read."""
-        self.bytes += len(raw)
-        self._digest.update(raw)
-
-    def content_sha256(self) -> str:
-        """The checksum of all files read."""
-        return self._digest.hexdigest()
 
 
 def sources_of(
@@ -128,7 +103,7 @@ def read(spec: SourceSpec, source: int, tally: Tally) -> Iterator[Document]:
         ValueError: The source holds no text at all, is UTF-16, or is not
             what the embedded corpus should be; names source and remedy.
     """
-    reader, layout = _READERS[spec.format]
+    reader, layout = READERS[spec.format]
     any_document = False
     for path in spec.paths:
         for text in reader(path, tally):
@@ -195,88 +170,6 @@ def clean(text: str, problems: collections.Counter) -> str:
         if count:
             problems[name] += count
     return text
-
-
-# Readers: a file to the texts of its documents ------------------------------
-
-
-def _lines(path: str, tally: Tally) -> Iterator[str]:
-    """The decoded lines of a file, without their ends."""
-    tally.open_file(path)
-    before = tally.bytes
-    with files.open_read(path) as file:
-        for raw in file:
-            if tally.bytes == before and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                raise ValueError(
-                    f"{path}: UTF-16 by its first bytes. Convert it: "
-                    "iconv -f UTF-16 -t UTF-8"
-                )
-            tally.add(raw)
-            line = _decode(raw, tally.problems).removesuffix("\n")
-            if "\r" in line:
-                tally.problems["carriage_returns"] += line.count("\r")
-                # A lone carriage return ends a line too, as on old machines.
-                yield from line.removesuffix("\r").split("\r")
-            else:
-                yield line
-    if tally.bytes == before:
-        tally.problems["empty_files"] += 1
-
-
-def _decode(raw: bytes, problems: collections.Counter) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        text = raw.decode("utf-8", "replace")
-        already = raw.count("\ufffd".encode())
-        problems["invalid_utf8_replaced"] += text.count("\ufffd") - already
-        return text
-
-
-def _read_lines(path: str, tally: Tally) -> Iterator[str]:
-    document = []
-    for line in _lines(path, tally):
-        if line.strip():
-            document.append(line)
-        elif document:
-            yield "\n".join(document)
-            document = []
-    if document:
-        yield "\n".join(document)
-
-
-def _read_files(path: str, tally: Tally) -> Iterator[str]:
-    yield "\n".join(_lines(path, tally))
-
-
-def _read_jsonl(path: str, tally: Tally) -> Iterator[str]:
-    for line in _lines(path, tally):
-        if not line.strip():
-            continue
-        try:
-            text = json.loads(line.removeprefix("\ufeff"))["text"]
-            if not isinstance(text, str):
-                raise TypeError
-        except (KeyError, TypeError):
-            tally.problems["json_lines_without_text"] += 1
-        # RecursionError: a line of ten thousand brackets.
-        except (ValueError, RecursionError):
-            tally.problems["invalid_json_lines"] += 1
-        else:
-            yield text
-
-
-def _read_summaries(path: str, tally: Tally) -> Iterator[str]:
-    for article in json.loads("\n".join(_lines(path, tally))).values():
-        yield article["extract"]
-
-
-_READERS = {
-    "lines": (_read_lines, "sentences"),
-    "files": (_read_files, "wrapped"),
-    "jsonl": (_read_jsonl, "paragraphs"),
-    "summaries": (_read_summaries, "paragraphs"),
-}
 
 
 # The embedded default corpus and vocabulary ---------------------------------

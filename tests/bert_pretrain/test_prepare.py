@@ -493,6 +493,34 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(jsonl, tmp_path):
     assert made.datasets and verify(str(out)) == []
 
 
+def test_a_worker_ended_from_outside_is_an_error(jsonl, tmp_path):
+    arguments = [f"--output_dir={tmp_path / 'out'}", f"--input_file={jsonl}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bert_pretrain.prepare", *arguments]
+        + ["--input_format=jsonl", "--workers=2"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    workers = []
+    while not workers:
+        time.sleep(0.05)
+        assert process.poll() is None
+        for number in _alive(process.pid):
+            line = pathlib.Path(f"/proc/{number}/cmdline").read_bytes()
+            if b"spawn_main" in line:
+                workers.append(int(number))
+    os.kill(workers[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert (
+        "A worker process ended before its work" in errors
+        and "Traceback" not in errors
+    )
+
+
 def _alive(session):
     """Processes of a session that still run."""
     found = []

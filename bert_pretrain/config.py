@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import yaml
 
+from bert_pretrain.data import files
+
 
 class ConfigError(ValueError):
     """A recipe that cannot be run; the message names key, value, remedy."""
@@ -192,7 +194,7 @@ def to_yaml(config: Config) -> str:
 
 
 def load(
-    *files: str,
+    *paths: str,
     defaults: dict[str, Any] | None = None,
     overrides: str | None = None,
     flags: dict[str, Any] | None = None,
@@ -200,7 +202,7 @@ def load(
     """Reads YAML files over the defaults, then `--params_override`.
 
     Args:
-      *files: YAML files; later ones override earlier ones. A list is replaced
+      *paths: YAML files; later ones override earlier ones. A list is replaced
         as a whole.
       defaults: What the files override, as from `as_dict`.
       overrides: YAML text, or `key.path=value` pairs joined by commas;
@@ -212,13 +214,12 @@ def load(
         is no YAML mapping, or a recipe that contradicts itself.
     """
     merged: dict[str, Any] = copy.deepcopy(defaults) if defaults else {}
-    for path in files:
+    for path in paths:
         try:
-            with open(path, encoding="utf-8") as f:
-                _merge(merged, _mapping(f.read(), path))
+            _merge(merged, _mapping(files.read_bytes(path).decode(), path))
         except OSError as e:
             raise ConfigError(
-                f"--config_file={path}: {e.strerror}. Recipes stand in "
+                f"--config_file={path}: {e.strerror or e}. Recipes stand in "
                 "configs/."
             ) from e
         except UnicodeDecodeError as e:

@@ -8,19 +8,19 @@ Run it again after any interruption: it resumes at the last checkpoint.
 
 import os
 import shlex
+import signal
 import sys
 
-# Before TensorFlow is imported: tf-models runs on tf_keras, and its C++ side
-# logs lines about drivers that a CPU has none of.
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Before TensorFlow is imported: its C++ side reports a missing CUDA driver as
+# an error on every CPU. What goes wrong reaches Python as an exception.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from bert_pretrain import config as config_lib
 
 _CONFIG_FILE = flags.DEFINE_multi_string(
-    "config_file", [], "YAML recipe; given twice, the later overrides."
+    "config_file", None, "YAML recipe; given twice, the later overrides."
 )
 _PARAMS_OVERRIDE = flags.DEFINE_string(
     "params_override", None, "YAML, or key.path=value pairs joined by commas."
@@ -44,7 +44,8 @@ _STRATEGY = flags.DEFINE_string(
     "distribution_strategy", None, "Overrides runtime.distribution_strategy."
 )
 
-# Exit codes beside 0 (trained to the end) and absl's 1.
+# Exit codes beside 0, trained to the end.
+EXIT_FAILED = 1
 EXIT_CANNOT_RUN = 2
 EXIT_ALREADY_COMPLETE = 3
 
@@ -79,24 +80,36 @@ def main(argv: list[str]) -> None:
     """Trains what is left of the recipe and prints the result."""
     if argv[1:]:
         raise app.UsageError(f"Unknown arguments: {' '.join(argv[1:])}")
+    if flags.FLAGS["verbosity"].using_default_value:
+        logging.set_verbosity(logging.WARNING)
     command = shlex.join(
         [os.path.basename(sys.executable), "-m", "bert_pretrain.pretrain"]
         + sys.argv[1:]
     )
     try:
-        sys.exit(
-            pretrain(read_config(), _MODEL_DIR.value, _MODE.value, command)
-        )
+        code = pretrain(read_config(), _MODEL_DIR.value, _MODE.value, command)
     except config_lib.ConfigError as e:
         print(f"error: {e}", file=sys.stderr)
-        sys.exit(EXIT_CANNOT_RUN)
+        code = EXIT_CANNOT_RUN
+    except OSError as e:
+        print(f"error: {_explain(e)}", file=sys.stderr)
+        code = EXIT_FAILED
     except KeyboardInterrupt:
-        print(
-            "\nInterrupted. The same command resumes at the last checkpoint "
-            f"in {_MODEL_DIR.value}.",
-            file=sys.stderr,
-        )
-        sys.exit(130)
+        print(f"\nInterrupted. {_resume_hint()}", file=sys.stderr)
+        code = 128 + signal.SIGINT
+    sys.exit(code)
+
+
+def _explain(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{where}. {_resume_hint()}"
+
+
+def _resume_hint() -> str:
+    return (
+        "What was written before stays valid: the same command resumes at "
+        f"the last checkpoint in {_MODEL_DIR.value}."
+    )
 
 
 def pretrain(

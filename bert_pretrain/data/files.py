@@ -129,8 +129,15 @@ def write_bytes(path: str, content) -> None:
         raise OSError(
             error.errno,
             f"{path}: cannot write {size:,} bytes ({error.strerror}). Free "
-            "space or choose another --output_dir",
+            "space or choose another folder",
         ) from error
+
+
+def append_bytes(path: str, content: bytes) -> None:
+    """Appends to a file, which is made when missing."""
+    opener = _gfile().GFile if is_remote(path) else open
+    with opener(path, "ab") as file:
+        file.write(content)
 
 
 def sha256(content) -> str:

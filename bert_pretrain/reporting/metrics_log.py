@@ -1,8 +1,9 @@
 """`metrics.jsonl`: a line per loop of training steps."""
 
 import json
-import os
 from typing import Any
+
+from bert_pretrain.data import files
 
 
 class MetricsLog:
@@ -24,29 +25,25 @@ class MetricsLog:
         kept, dropped = _split(path, resume_step)
         self.seconds = kept[-1]["seconds"] if kept else 0.0
         if dropped:
-            temporary = f"{path}.tmp"
-            with open(temporary, "w", encoding="utf-8") as f:
-                f.writelines(json.dumps(line) + "\n" for line in kept)
-            os.replace(temporary, path)
+            text = "".join(json.dumps(line) + "\n" for line in kept)
+            files.write_bytes(path, text.encode())
 
     def write(self, line: dict[str, Any]) -> None:
         """Appends one line."""
-        with open(self._path, "a", encoding="utf-8") as f:
-            f.write(json.dumps(line) + "\n")
+        files.append_bytes(self._path, (json.dumps(line) + "\n").encode())
 
 
 def _split(path: str, last_step: int) -> tuple[list[dict], int]:
     """Returns the lines up to `last_step` and how many others there were."""
     kept, dropped = [], 0
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as f:
-            for text in f:
-                try:
-                    line = json.loads(text)
-                except ValueError:  # Killed while writing it.
-                    line = None
-                if line is not None and line["step"] <= last_step:
-                    kept.append(line)
-                else:
-                    dropped += 1
+    if files.size(path) is not None:
+        for text in files.read_bytes(path).splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:  # Killed while writing it.
+                line = None
+            if line is not None and line["step"] <= last_step:
+                kept.append(line)
+            else:
+                dropped += 1
     return kept, dropped

@@ -2,9 +2,10 @@
 
 import importlib.metadata
 import json
-import os
 import platform
 from typing import Any
+
+from bert_pretrain.data import files
 
 _PACKAGES = (
     "tensorflow",
@@ -17,19 +18,14 @@ _PACKAGES = (
 
 def write_json(path: str, value: Any) -> None:
     """Writes JSON so that a reader sees the old file or the new one."""
-    temporary = f"{path}.tmp"
-    with open(temporary, "w", encoding="utf-8") as f:
-        json.dump(value, f, indent=2)
-        f.write("\n")
-    os.replace(temporary, path)
+    files.write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def read_json(path: str, default: Any) -> Any:
     """Reads JSON; `default` where there is no file."""
-    if not os.path.exists(path):
+    if files.size(path) is None:
         return default
-    with open(path, encoding="utf-8") as f:
-        return json.load(f)
+    return json.loads(files.read_bytes(path))
 
 
 def versions() -> dict[str, str]:

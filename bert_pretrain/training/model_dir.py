@@ -1,11 +1,13 @@
 """`model_dir`: one run of one recipe, and the check that it stays so."""
 
 import json
-import os
 from typing import Any
+
+import tensorflow as tf
 
 from bert_pretrain import config as config_lib
 from bert_pretrain.config import Config, ConfigError
+from bert_pretrain.data import files
 from bert_pretrain.reporting.summary import read_json, write_json
 
 # Keys that change where or how often something is done, not what is computed.
@@ -18,17 +20,38 @@ _FREE = (
 )
 
 
+class CheckpointManager(tf.train.CheckpointManager):
+    """Saves; a failure says what it was and what is still there."""
+
+    def save(self, *args, **kwargs):
+        """As the base class.
+
+        Raises:
+          OSError: If the checkpoint could not be written, for instance on a
+            full disk. Earlier checkpoints stay as they were.
+        """
+        try:
+            return super().save(*args, **kwargs)
+        except tf.errors.OpError as e:
+            reason = e.message.splitlines()[0]
+            raise OSError(
+                f"A checkpoint could not be written to {self.directory} "
+                f"({reason}); free space or permissions are the usual cause. "
+                f"The last one is {self.latest_checkpoint}"
+            ) from e
+
+
 class ModelDir:
     """Paths inside a `model_dir`."""
 
     def __init__(self, path: str):
         self.path = path
-        self.params = os.path.join(path, "params.yaml")
-        self.data = os.path.join(path, "data.json")
-        self.metrics = os.path.join(path, "metrics.jsonl")
-        self.heldout = os.path.join(path, "heldout.json")
-        self.summary = os.path.join(path, "summary.json")
-        self.tensorboard = os.path.join(path, "tensorboard")
+        self.params = files.join(path, "params.yaml")
+        self.data = files.join(path, "data.json")
+        self.metrics = files.join(path, "metrics.jsonl")
+        self.heldout = files.join(path, "heldout.json")
+        self.summary = files.join(path, "summary.json")
+        self.tensorboard = files.join(path, "tensorboard")
 
     def claim(self, config: Config, data_identity: dict[str, Any]) -> None:
         """Makes the folder this recipe's, or checks that it is.
@@ -43,25 +66,28 @@ class ModelDir:
         """
         data_identity = _json_form(data_identity)
         try:
-            os.makedirs(self.path, exist_ok=True)
-            if os.path.exists(self.params):
+            if files.size(self.params) is not None:
                 self._compare(config, data_identity)
+                self._remove_partial_checkpoints()
                 return
-            if os.path.exists(os.path.join(self.path, "checkpoint")):
+            if files.size(files.join(self.path, "checkpoint")) is not None:
                 raise ConfigError(
                     f"--model_dir={self.path} holds checkpoints but no "
                     "params.yaml: another program wrote them. Choose a new "
                     "folder."
                 )
             write_json(self.data, data_identity)
-            temporary = f"{self.params}.tmp"
-            with open(temporary, "w", encoding="utf-8") as f:
-                f.write(config_lib.to_yaml(config))
-            os.replace(temporary, self.params)
+            text = config_lib.to_yaml(config)
+            files.write_bytes(self.params, text.encode())
         except OSError as e:
             raise ConfigError(
-                f"--model_dir={self.path} cannot be written: {e.strerror}."
+                f"--model_dir={self.path} cannot be written: {e.strerror or e}."
             ) from e
+
+    def _remove_partial_checkpoints(self) -> None:
+        """Frees the space of checkpoints whose writing was cut short."""
+        for partial in tf.io.gfile.glob(files.join(self.path, "ckpt-*_temp")):
+            tf.io.gfile.rmtree(partial)
 
     def _compare(self, config: Config, data_identity: dict[str, Any]) -> None:
         before = _recipe(config_lib.load(self.params))

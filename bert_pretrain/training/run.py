@@ -19,7 +19,7 @@ from bert_pretrain.modeling import pretrainer
 from bert_pretrain.reporting import summary as summary_lib
 from bert_pretrain.reporting.metrics_log import MetricsLog
 from bert_pretrain.reporting.progress import Progress
-from bert_pretrain.training.model_dir import ModelDir
+from bert_pretrain.training.model_dir import CheckpointManager, ModelDir
 from bert_pretrain.training.strategy import make_strategy
 from bert_pretrain.training.trainer import HeldOutEvaluator, PretrainTrainer
 from lamb_tf.schedules import MixedBatch, WarmupPolynomialDecay
@@ -102,7 +102,7 @@ class PretrainRun:
                 evaluator=self._evaluator,
                 global_step=self.optimizer.iterations,
                 steps_per_loop=config.trainer.steps_per_loop,
-                checkpoint_manager=tf.train.CheckpointManager(
+                checkpoint_manager=CheckpointManager(
                     checkpoint,
                     self._dir.path,
                     max_to_keep=config.trainer.max_to_keep,

@@ -36,7 +36,7 @@ def define_flags() -> None:
         (flags.DEFINE_integer, "num_shards", "Training shards a length."),
         (flags.DEFINE_float, "heldout_fraction", "Documents held out."),
         (flags.DEFINE_integer, "dupe_factor", "Passes over the documents."),
-        (flags.DEFINE_integer, "workers", "Processes; 0: all cores."),
+        (flags.DEFINE_integer, "workers", "Processes; 0: up to all cores."),
         (flags.DEFINE_bool, "overwrite", "Replace another preparation."),
     ):
         define(name, getattr(_DEFAULT, name), text)

@@ -96,7 +96,9 @@ def build(
         for source in range(len(specs))
     }
     token_counts = np.zeros(len(vocabulary), np.int64)
-    for made in workers.map_chunks(chunks, vocab_file, config):
+    input_bytes = sum(files.size(p) or 0 for s in specs for p in s.paths)
+    worker_count = config.worker_count(input_bytes)
+    for made in workers.map_chunks(chunks, vocab_file, config, worker_count):
         for length, part in made.examples.items():
             parts[made.split, length].append(part)
             truncated[made.split, length] += made.truncated[length]

@@ -7,6 +7,10 @@ import shlex
 # How a text of each format is laid out, for bert_pretrain.data.sentences.
 FORMATS = ("lines", "files", "jsonl")
 
+# A worker starts for several seconds, as TensorFlow loads; in these a running
+# one is through with about as much text.
+_WORKER_BYTES = 32_000_000
+
 
 @dataclasses.dataclass(frozen=True)
 class PrepareConfig:
@@ -69,7 +73,9 @@ class PrepareConfig:
             "above 0 and below 1",
         )
         _check("dupe_factor", self.dupe_factor, self.dupe_factor >= 1, ">= 1")
-        _check("workers", self.workers, self.workers >= 0, ">= 0 (0: all)")
+        _check(
+            "workers", self.workers, self.workers >= 0, ">= 0 (0: automatic)"
+        )
 
     def parameters(self) -> dict[str, object]:
         """The flags that determine the bytes made, ready for JSON."""
@@ -90,9 +96,18 @@ class PrepareConfig:
                 flags.append(shlex.quote(f"--{name}={value}"))
         return " ".join(["python -m bert_pretrain.prepare", *flags])
 
-    def worker_count(self) -> int:
-        """Processes to use; 0 stands for all cores this process may use."""
-        return self.workers or len(os.sched_getaffinity(0))
+    def worker_count(self, input_bytes: int) -> int:
+        """Processes to use for an input of some size.
+
+        Args:
+            input_bytes: The size of all sources.
+
+        Returns:
+            `workers`; if that is 0, as many as pay, at most all cores this
+            process may use.
+        """
+        cores = len(os.sched_getaffinity(0))
+        return self.workers or min(cores, 1 + input_bytes // _WORKER_BYTES)
 
 
 def _check(flag: str, value, valid: bool, expected: str) -> None:

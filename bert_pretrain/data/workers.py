@@ -43,13 +43,15 @@ def map_chunks(
     chunks: Iterable[partition.Chunk],
     vocab_file: str,
     config: PrepareConfig,
+    workers: int,
 ) -> Iterator[examples.ChunkExamples]:
     """Makes the examples of each chunk; few chunks are in work at once.
 
     Args:
         chunks: From `partition.chunks`.
         vocab_file: The vocabulary.
-        config: The flags, `workers` among them.
+        config: The flags.
+        workers: Processes to use; one is this process.
 
     Yields:
         The examples, in the order of the chunks.
@@ -57,7 +59,6 @@ def map_chunks(
     Raises:
         OSError: A worker ended before its work was done.
     """
-    workers = config.worker_count()
     chunks = iter(chunks)
     # Before any process starts: most faults of the input show here.
     first = next(chunks)

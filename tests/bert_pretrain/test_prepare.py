@@ -351,6 +351,14 @@ def test_values_out_of_range_name_the_flag(changes):
         PrepareConfig(**{"output_dir": "x"} | changes)
 
 
+def test_all_cores_work_where_they_pay():
+    cores = len(os.sched_getaffinity(0))
+    config = PrepareConfig(output_dir="x")
+    assert config.worker_count(18_000_000) == 1
+    assert config.worker_count(10**12) == cores
+    assert dataclasses.replace(config, workers=7).worker_count(1) == 7
+
+
 def test_existing_output(jsonl, tmp_path, capsys):
     config = config_for(jsonl, tmp_path / "out")
     made = prepare.prepare(config)

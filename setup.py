@@ -24,6 +24,7 @@ EXTRAS = {
         "tf_keras>=2.20,<2.21",
         "absl-py",
         "PyYAML",
+        "sentencex>=1.0.32,<2",
         "tqdm",
         # tensorflow-hub, which tf-models imports, needs pkg_resources.
         "setuptools<81",

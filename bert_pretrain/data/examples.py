@@ -121,7 +121,6 @@ def make_examples(
         token_counts = np.bincount(
             tokens, minlength=len(tokenizer.vocabulary)
         ).astype(np.int64)
-        token_counts[list(special_ids.values())] = 0
     return ChunkExamples(
         chunk.split,
         examples,

@@ -16,9 +16,37 @@ import tensorflow as tf
 Tensor = tf.Tensor
 
 
-def l2_norm(x: Tensor) -> Tensor:
-    """Returns the Euclidean norm of all elements of `x`, a scalar."""
-    return tf.sqrt(tf.reduce_sum(tf.square(x)))
+def l2_norm(x: Tensor, by_rows: bool = False) -> Tensor:
+    """Returns the Euclidean norm of all elements of `x`, a scalar.
+
+    Args:
+        x: Any shape, floating-point.
+        by_rows: Whether to shape the sum for XLA on CPU, which sums an
+            array into a scalar in windows of 32 over a copy in memory.
+    """
+    squares = tf.square(x)
+    if by_rows and x.shape.rank and x.shape.rank > 1:
+        return tf.sqrt(_sum_by_rows(squares))
+    return tf.sqrt(tf.reduce_sum(squares))
+
+
+def _sum_by_rows(x: Tensor, block: int = 32) -> Tensor:
+    """Returns the sum of squares in `x`, first over blocks of rows.
+
+    XLA on CPU fuses a reduction over at most 32 rows, element by
+    element, with what it sums; it vectorises and spreads over cores. No
+    partial sum of squares is below 0: the maximum changes nothing, and
+    keeps XLA from merging both reductions into one long one again.
+    """
+    x = tf.reshape(x, [-1, x.shape[-1]])
+    rows = x.shape[0]
+    whole = rows // block * block
+    total = tf.reduce_sum(x[whole:]) if whole < rows else 0.0
+    if whole:
+        blocks = tf.reshape(x[:whole], [-1, block, x.shape[-1]])
+        partial = tf.maximum(tf.reduce_sum(blocks, axis=1), 0.0)
+        total += tf.reduce_sum(partial)
+    return total
 
 
 def phi(z: Tensor, trust_clip: tuple[float, float] | None) -> Tensor:
@@ -34,7 +62,10 @@ def phi(z: Tensor, trust_clip: tuple[float, float] | None) -> Tensor:
 
 
 def trust_ratio(
-    w: Tensor, u: Tensor, trust_clip: tuple[float, float] | None = None
+    w: Tensor,
+    u: Tensor,
+    trust_clip: tuple[float, float] | None = None,
+    by_rows: bool = False,
 ) -> Tensor:
     """Returns `phi(|w|) / |u|`, or 1 where either norm is 0.
 
@@ -46,11 +77,12 @@ def trust_ratio(
         w: Weights; any shape, floating-point.
         u: Update, of the shape and dtype of `w`.
         trust_clip: The bounds of `phi`, or `None`.
+        by_rows: As for `l2_norm`.
 
     Returns:
         A scalar of the dtype of `w`.
     """
-    w_norm, u_norm = l2_norm(w), l2_norm(u)
+    w_norm, u_norm = l2_norm(w, by_rows), l2_norm(u, by_rows)
     usable = tf.logical_and(w_norm > 0.0, u_norm > 0.0)
     divisor = tf.where(usable, u_norm, tf.ones_like(u_norm))
     ratio = phi(w_norm, trust_clip) / divisor
@@ -65,11 +97,13 @@ class Layer:
         weight_decay: The decay rate; 0 for an excluded variable.
         adapted: Whether the step is scaled by the trust ratio.
         trust_clip: The bounds of `phi`, or `None` for the identity.
+        by_rows: Whether norms are shaped for XLA on CPU.
     """
 
     weight_decay: float = 0.0
     adapted: bool = True
     trust_clip: tuple[float, float] | None = None
+    by_rows: bool = False
 
     def __call__(
         self, w: Tensor, r: Tensor, learning_rate: Tensor
@@ -89,6 +123,6 @@ class Layer:
             u = r + self.weight_decay * w
         ratio = tf.ones([], w.dtype)
         if self.adapted:
-            ratio = trust_ratio(w, u, self.trust_clip)
+            ratio = trust_ratio(w, u, self.trust_clip, self.by_rows)
         # Algorithm 2, line 12 (arXiv:1904.00962).
         return w - learning_rate * ratio * u, ratio

@@ -41,6 +41,9 @@ class LayerwiseOptimizer:
     arguments, and calls `_plan` when built and `_move` per variable.
     """
 
+    # Platform the step is compiled for, such as "TPU"; None means that of
+    # each variable. To be set before the build, to compile for another one.
+    target_platform: str | None = None
     # Whether the update is an XLA program; an adapter may let users choose.
     _jit_compile_update = True
 
@@ -189,6 +192,7 @@ class LayerwiseOptimizer:
                         weight_decay=self.weight_decay if decayed else 0.0,
                         adapted=adapted,
                         trust_clip=self.trust_clip,
+                        by_rows=self._compiles_for_cpu(variable),
                     ),
                     slots=tuple(slot),
                     master=master,
@@ -203,6 +207,13 @@ class LayerwiseOptimizer:
             with tf.init_scope():
                 super().load_own_variables(self._pending.value)
             self._pending = _Opaque(None)
+
+    def _compiles_for_cpu(self, variable: Any) -> bool:
+        platform = self.target_platform
+        if platform is None:
+            device = tf.DeviceSpec.from_string(_native(variable).device)
+            platform = device.device_type
+        return platform == "CPU" and self._jit_compile_update
 
     def _move(
         self,
@@ -326,13 +337,16 @@ class _Opaque:
     value: Any
 
 
+def _native(variable):
+    value = getattr(variable, "value", None)
+    # A variable of Keras 3 holds one; that of TensorFlow has a method.
+    return value if isinstance(value, tf.Variable) else variable
+
+
 def _local(variable, device):
     """Returns the component of a variable that lives on `device`."""
-    value = getattr(variable, "value", None)
-    if isinstance(value, tf.Variable):  # A variable of Keras 3.
-        variable = value
     components = tf.distribute.get_strategy().experimental_local_results(
-        variable
+        _native(variable)
     )
     for component in components:
         if component.device == device:

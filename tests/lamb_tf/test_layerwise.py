@@ -6,15 +6,40 @@ from lamb_tf import layerwise
 
 
 @pytest.mark.parametrize(
-    "shape", [(), (1,), (7,), (3, 5), (768,), (2, 3, 4), (33, 1030), (0,)]
+    "shape",
+    [
+        (),
+        (1,),
+        (7,),
+        (3, 5),
+        (768,),
+        (2, 3, 4),
+        (33, 103),
+        (4, 16, 9),
+        (0,),
+        (0, 4),
+    ],
 )
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("jit", [False, True])
-def test_l2_norm(shape, jit):
+def test_l2_norm(shape, jit, by_rows):
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    norm = tf.function(layerwise.l2_norm, jit_compile=jit)(tf.constant(x))
+    norm = tf.function(layerwise.l2_norm, jit_compile=jit)
+    norm = norm(tf.constant(x), by_rows)
     assert norm.shape == ()
     should = np.sqrt((np.float64(x) ** 2).sum())
     np.testing.assert_allclose(norm, should, rtol=1e-6)
+
+
+def test_norm_by_rows_reads_its_operand_once():
+    """XLA must fuse the square into the sum and not write it to memory."""
+    norm = tf.function(layerwise.l2_norm, jit_compile=True)
+    x = tf.ones([1024, 256])
+    compiled = norm.experimental_get_compiler_ir(x, True)("optimized_hlo")
+    entry = compiled[compiled.index("\nENTRY") :]
+    assert entry.count("f32[1024,256]") == 2  # The parameter and its type.
+    long = norm.experimental_get_compiler_ir(x, False)("optimized_hlo")
+    assert long[long.index("\nENTRY") :].count("f32[1024,256]") > 2
 
 
 def test_l2_norm_of_many_equal_numbers():

@@ -1,6 +1,7 @@
 """LAMB against the paper, in float64, on both Kerases and in every mode."""
 
 import pytest
+import tensorflow as tf
 
 from lamb_tf.schedules import WarmupPolynomialDecay
 from tests.lamb_tf import problems, reference
@@ -33,19 +34,27 @@ def lamb(host, **changes):
     )
 
 
+def test_ten_steps_follow_the_paper(host, run):
+    weights, gradients = problems.make()
+    end = problems.train(host, lamb(host), weights, gradients, run)
+    problems.assert_same_displacement(
+        weights, end, expected(weights, gradients)
+    )
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"bias_correction": False},
         {"trust_clip": (0.5, 2.0)},
         {"beta_1": 0.0, "beta_2": 0.88, "epsilon": 1e-3},
     ],
-    ids=["paper", "no_correction", "phi", "scalars"],
+    ids=["no_correction", "phi", "scalars"],
 )
-def test_ten_steps_follow_the_paper(host, run, changes):
+def test_variants_follow_the_paper(host, changes):
     weights, gradients = problems.make()
-    end = problems.train(host, lamb(host, **changes), weights, gradients, run)
+    optimizer = lamb(host, **changes)
+    end = problems.train(host, optimizer, weights, gradients, tf.function)
     problems.assert_same_displacement(
         weights, end, expected(weights, gradients, **changes)
     )
@@ -121,7 +130,7 @@ def test_keras_own_lamb_decays_outside_the_ratio():
         )
 
 
-def test_nothing_adapted_is_adamw_with_decay_scaled_by_the_rate(host, run):
+def test_nothing_adapted_is_adamw_with_decay_scaled_by_the_rate(host):
     weights, gradients = problems.make()
     rate, decay = 0.01, 0.1
     # Keras adds epsilon before the correction: keep it out of the way.
@@ -129,9 +138,9 @@ def test_nothing_adapted_is_adamw_with_decay_scaled_by_the_rate(host, run):
     optimizer = host.LAMB(
         rate, exclude_from_layer_adaptation=["."], **arguments
     )
-    ours = problems.train(host, optimizer, weights, gradients, run)
+    ours = problems.train(host, optimizer, weights, gradients, tf.function)
     optimizer = host.keras.optimizers.AdamW(rate, **arguments)
-    theirs = problems.train(host, optimizer, weights, gradients)
+    theirs = problems.train(host, optimizer, weights, gradients, tf.function)
     # Keras takes `1 - beta_2**t` literally: 1e-5 off at the first step.
     problems.assert_same_displacement(weights, ours, theirs, rtol=3e-5)
 

@@ -61,9 +61,13 @@ def test_a_graph_step_is_not_traced_again(host):
     assert counts == [counts[0]] * 20
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_low_precision_follows_float32(host, run, dtype):
-    weights, gradients = problems.make(steps=100)
+@pytest.mark.parametrize(
+    ("dtype", "jit"),
+    [("bfloat16", False), ("bfloat16", True), ("float16", False)],
+)
+def test_low_precision_follows_float32(host, dtype, jit):
+    shapes = {k: problems.SHAPES[k] for k in ("dense/kernel", "dense/zero")}
+    weights, gradients = problems.make(shapes=shapes, steps=100)
     weights = {
         k: np.array(tf.cast(tf.cast(w, dtype), tf.float32))
         for k, w in weights.items()
@@ -75,7 +79,7 @@ def test_low_precision_follows_float32(host, run, dtype):
     optimizer = host.LAMB(1e-3, weight_decay=0.1)
     full = host.LAMB(1e-3, weight_decay=0.1)
 
-    @run
+    @tf.function(jit_compile=jit)
     def step(grads):
         optimizer.apply_gradients(
             [(tf.cast(grads[k], dtype), v) for k, v in variables.items()]
@@ -86,7 +90,7 @@ def test_low_precision_follows_float32(host, run, dtype):
         grads = {k: tf.cast(g, dtype) for k, g in grads.items()}
         rounded.append({k: tf.cast(g, tf.float32) for k, g in grads.items()})
         step(grads)
-    should = problems.train(host, full, weights, rounded)
+    should = problems.train(host, full, weights, rounded, tf.function)
     ulp = {"bfloat16": 2.0**-8, "float16": 2.0**-10}[dtype]
     for k, variable in variables.items():
         # The float32 master copy leaves one rounding, not one a step.

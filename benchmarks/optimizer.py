@@ -4,8 +4,8 @@
 
 The bound is ten passes of 4 bytes per parameter (read w, g, m, v; write
 m, v; read w, m, v; write w) at the copy bandwidth, measured before and
-after every timing, since the machine may be shared. Contenders take
-turns; the table gives the median of each, and its ratio to the bound.
+after every timing, since the machine may be shared. The table gives the
+median and the fastest step, and the median ratio to the bound around it.
 """
 
 import argparse
@@ -41,7 +41,6 @@ def bert_base_shapes() -> list[tuple[int, ...]]:
 def contenders() -> Iterator[tuple[str, Callable[[], Any], Callable]]:
     """Yields name, constructor and the maker of its variables."""
     import keras
-    import tf_keras
     from official.modeling.optimization import lamb as official_lamb
 
     import lamb_tf.keras
@@ -60,7 +59,6 @@ def contenders() -> Iterator[tuple[str, Callable[[], Any], Callable]]:
         lambda: official_lamb.LAMB(1e-4, weight_decay_rate=0.01),
         tf.Variable,
     )
-    del tf_keras
 
 
 def step_of(

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from lamb_tf.schedules import WarmupPolynomialDecay
 from tests.lamb_tf import problems
+from tests.lamb_tf.conftest import HOSTS
 
 X = np.random.default_rng(0).normal(size=(32, 6)).astype(np.float32)
 Y = X @ np.arange(6, dtype=np.float32)[:, None]
@@ -175,12 +176,13 @@ def test_own_variables_load_before_build(host):
         np.testing.assert_array_equal(loaded[k].numpy(), variables[k].numpy())
 
 
-def train_on(strategy, host, gradients, **arguments):
+def train_on(strategy, host, gradients, build=True, **arguments):
     """Returns the weights after some steps; a step has one gradient each."""
     with strategy.scope():
         w = host.variable(tf.constant([3.0, 4.0]), "w")
         optimizer = host.LAMB(0.1, weight_decay=0.1, **arguments)
-        optimizer.build([w])
+        if build:
+            optimizer.build([w])
 
     @tf.function
     def step(grads):
@@ -197,7 +199,7 @@ def train_on(strategy, host, gradients, **arguments):
     assert int(iterations) == len(gradients)
     value = w.value if host.name == "keras" else w
     first, *others = (
-        np.array(part) for part in strategy.experimental_local_results(value)
+        part.numpy() for part in strategy.experimental_local_results(value)
     )
     for other in others:
         np.testing.assert_array_equal(first, other)
@@ -223,6 +225,16 @@ def test_gradients_are_clipped_after_the_sum(host, replicas, clip):
     )
 
 
+def test_slots_made_inside_a_step_on_replicas(replicas):
+    # Keras 3 wants its optimizers built outside; tf_keras builds here.
+    host = HOSTS["tf_keras"]
+    pairs = [[[1.0, 0.5], [2.0, 0.25]], [[4.0, -3.0], [-4.5, 3.5]]]
+    np.testing.assert_array_equal(
+        train_on(replicas, host, pairs, build=False),
+        train_on(replicas, host, pairs),
+    )
+
+
 def test_fit_on_replicas(host, replicas):
     with replicas.scope():
         model = model_of(host)
@@ -241,8 +253,6 @@ def test_one_device_strategy(host, two_cpus):
 
 
 def test_accumulation_counts_updates(two_cpus):
-    from tests.lamb_tf.conftest import HOSTS
-
     host = HOSTS["keras"]
     schedule = WarmupPolynomialDecay(0.1, 2, 8)
     w, plain = (host.variable([3.0, 4.0], n) for n in ("w", "plain"))

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from lamb_tf.schedules import WarmupPolynomialDecay
 from tests.lamb_tf import problems, reference
+from tests.lamb_tf.conftest import HOSTS
 
 SCHEDULE = (0.05, 3, 14, 1.0, 0.0, "configured")
 RATES = [
@@ -61,8 +62,6 @@ def test_variants_follow_the_paper(host, changes):
 
 
 def test_tf_keras_without_xla_follows_the_paper():
-    from tests.lamb_tf.conftest import HOSTS
-
     host = HOSTS["tf_keras"]
     weights, gradients = problems.make()
     optimizer = lamb(host, jit_compile=False)
@@ -112,8 +111,6 @@ def test_the_measure_refuses_decay_outside_the_ratio(host):
 
 
 def test_keras_own_lamb_decays_outside_the_ratio():
-    from tests.lamb_tf.conftest import HOSTS
-
     host = HOSTS["keras"]
     weights, gradients = problems.make()
     weights = {"dense/kernel": weights["dense/kernel"]}

@@ -133,6 +133,7 @@ def test_float64_stays_float64(host):
     np.testing.assert_allclose(w.numpy(), should["w"], rtol=1e-8)
 
 
+@pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize(
     "options",
     [
@@ -144,7 +145,7 @@ def test_float64_stays_float64(host):
     ],
     ids=str,
 )
-def test_sparse_gradient_equals_the_dense_one(host, run, options):
+def test_sparse_gradient_equals_the_dense_one(host, jit, options):
     if "loss_scale_factor" in options and host.name == "tf_keras":
         pytest.skip("`loss_scale_factor` is an argument of Keras 3")
     rng = np.random.default_rng(0)
@@ -159,7 +160,7 @@ def test_sparse_gradient_equals_the_dense_one(host, run, options):
         w, other = host.variable(table, "w"), host.variable(table, "other")
         optimizer = host.LAMB(0.1, weight_decay=0.1, **options)
 
-        @run
+        @tf.function(jit_compile=jit)
         def step(g):
             optimizer.apply_gradients([(g, w), (tf.ones([6, 4]), other)])
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from lamb_tf.exclusions import path_of
-from lamb_tf.optimizer import Lamb
+from lamb_tf.lamb import Lamb
 from lamb_tf.update import LOW_PRECISION, compute_dtype, dense
 
 if keras.backend.backend() != "tensorflow":
@@ -123,4 +123,4 @@ def _native(variable):
 
 @keras.saving.register_keras_serializable(package="lamb_tf", name="LAMB")
 class LAMB(Lamb, KerasAdapter):
-    """Algorithm 2 of arXiv:1904.00962; see `lamb_tf.optimizer.Lamb`."""
+    """Algorithm 2 of arXiv:1904.00962; see `lamb_tf.lamb.Lamb`."""

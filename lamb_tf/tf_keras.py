@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from lamb_tf.optimizer import Lamb
+from lamb_tf.lamb import Lamb
 from lamb_tf.update import LOW_PRECISION, dense
 
 
@@ -118,4 +118,4 @@ def _true_dtype(variable):
 
 @tf_keras.saving.register_keras_serializable(package="lamb_tf", name="LAMB")
 class LAMB(Lamb, TfKerasAdapter):
-    """Algorithm 2 of arXiv:1904.00962; see `lamb_tf.optimizer.Lamb`."""
+    """Algorithm 2 of arXiv:1904.00962; see `lamb_tf.lamb.Lamb`."""

@@ -21,9 +21,10 @@ DIRECTION = {
     "recipes": {"arguments"},
     "schedules": {"arguments"},
     "update": {"layerwise", "rules"},
-    "optimizer": {"arguments", "exclusions", "layerwise", "rules", "update"},
-    "keras": {"exclusions", "optimizer", "update"},
-    "tf_keras": {"exclusions", "optimizer", "update"},
+    "optimizer": {"arguments", "exclusions", "layerwise", "update"},
+    "lamb": {"arguments", "optimizer", "rules"},
+    "keras": {"exclusions", "lamb", "update"},
+    "tf_keras": {"lamb", "update"},
     "__init__": set(),
 }
 

@@ -1,0 +1,78 @@
+"""LAMB's arguments, for either Keras."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from lamb_tf import arguments, rules
+from lamb_tf.optimizer import LayerwiseOptimizer
+
+
+class Lamb(LayerwiseOptimizer):
+    """Algorithm 2 of arXiv:1904.00962 on the layer-wise strategy."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.0,
+        exclude_from_weight_decay: Sequence[Any] | None = None,
+        exclude_from_layer_adaptation: Sequence[Any] | None = None,
+        bias_correction: bool = True,
+        trust_clip: Sequence[float] | None = None,
+        name: str = "LAMB",
+        **base_kwargs: Any,
+    ):
+        """Creates the optimizer.
+
+        Args:
+            learning_rate: A float or a schedule. Float, `>= 0`.
+            beta_1: Decay rate of the first moment, in `[0, 1)`.
+            beta_2: Decay rate of the second moment, in `[0, 1)`.
+            epsilon: Added to the root of the second moment, `>= 0`.
+            weight_decay: Decay rate inside the trust ratio, `>= 0`.
+            exclude_from_weight_decay: Regular expressions searched in
+                the variable's path, or variables. Not decayed.
+            exclude_from_layer_adaptation: Likewise; the trust ratio is
+                1. `None` means as the decay list, `[]` adapts all.
+            bias_correction: Whether the moments are corrected.
+            trust_clip: The bounds `(lower, upper)` of `phi`, or `None`
+                for the identity.
+            name: Name of the optimizer.
+            **base_kwargs: Arguments of the Keras base class: `clipnorm`,
+                `clipvalue`, `global_clipnorm`, `use_ema`, `ema_momentum`,
+                `ema_overwrite_frequency`; on Keras 3 `loss_scale_factor`
+                and `gradient_accumulation_steps`; on tf_keras
+                `jit_compile`.
+
+        Raises:
+            ValueError: If an argument is outside its range, if a list of
+                exclusions is not a list, or if an old name is used.
+        """
+        rule = rules.Lamb(
+            beta_1=arguments.number("beta_1", beta_1, below=1.0),
+            beta_2=arguments.number("beta_2", beta_2, below=1.0),
+            epsilon=arguments.number("epsilon", epsilon),
+            bias_correction=bool(bias_correction),
+        )
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            exclude_from_weight_decay,
+            exclude_from_layer_adaptation,
+            trust_clip,
+            name,
+            **base_kwargs,
+        )
+        self._rule = rule
+
+    @property
+    def rule(self) -> rules.Lamb:
+        """The base update of Algorithm 2 with this optimizer's scalars."""
+        return self._rule
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns every constructor argument, serializable."""
+        return {**super().get_config(), **dataclasses.asdict(self.rule)}

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
-from bert_pretrain.data import files
+from bert_pretrain import files
 
 
 class ConfigError(ValueError):

@@ -11,7 +11,8 @@ import time
 
 from absl import app, flags
 
-from bert_pretrain.data import build, corpus, files, manifest
+from bert_pretrain import files
+from bert_pretrain.data import build, corpus, manifest
 from bert_pretrain.data.config import FORMATS, PrepareConfig
 from bert_pretrain.data.report import report
 from bert_pretrain.data.verify import verify

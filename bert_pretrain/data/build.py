@@ -14,11 +14,11 @@ import numpy as np
 from absl import logging
 
 import bert_pretrain
+from bert_pretrain import files
 from bert_pretrain import tokenizer as tokenizer_lib
 from bert_pretrain.data import (
     corpus,
     examples,
-    files,
     manifest,
     partition,
     workers,

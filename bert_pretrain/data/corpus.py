@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from bert_pretrain.data import files
+from bert_pretrain import files
 from bert_pretrain.data.readers import READERS, Tally
 
 # Unicode's format characters (Cf) but U+FEFF: zero-width space and joiners,

@@ -10,7 +10,7 @@ import json
 import types
 import typing
 
-from bert_pretrain.data import files
+from bert_pretrain import files
 
 FORMAT = "bert_pretrain/1"
 FILE_NAME = "manifest.json"

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from bert_pretrain.data import files
+from bert_pretrain import files
 
 
 class Tally:

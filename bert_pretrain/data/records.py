@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_pretrain.data import files
+from bert_pretrain import files
 from bert_pretrain.data.manifest import ShardInfo
 
 _FIELDS = ("input_ids", "next_sentence_label", "segment_lengths")

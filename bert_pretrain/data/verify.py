@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from bert_pretrain.data import build, files, records
+from bert_pretrain import files
+from bert_pretrain.data import build, records
 from bert_pretrain.data.manifest import Dataset, Manifest, ShardInfo
 from bert_pretrain.tokenizer import Vocabulary, identity
 

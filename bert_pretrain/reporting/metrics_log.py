@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from bert_pretrain.data import files
+from bert_pretrain import files
 
 
 class MetricsLog:

@@ -5,7 +5,7 @@ import json
 import platform
 from typing import Any
 
-from bert_pretrain.data import files
+from bert_pretrain import files
 
 _PACKAGES = (
     "tensorflow",

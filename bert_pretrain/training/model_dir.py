@@ -6,8 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from bert_pretrain import config as config_lib
+from bert_pretrain import files
 from bert_pretrain.config import Config, ConfigError
-from bert_pretrain.data import files
 from bert_pretrain.reporting.summary import read_json, write_json
 
 # Keys that change where or how often something is done, not what is computed.

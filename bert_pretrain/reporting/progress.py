@@ -37,7 +37,7 @@ class Progress:
                 initial=first_step,
                 file=self._stream,
                 dynamic_ncols=True,
-                bar_format="{desc} {percentage:3.0f}%|{bar}| {n}/{total} "
+                bar_format="{desc} {percentage:3.0f}%|{bar}| {n}/{total}"
                 "{postfix}",
             )
 
@@ -63,11 +63,13 @@ class Progress:
           eta_seconds: Time to the end of the run.
           last_of_phase: Plain lines always show the end of a phase.
         """
+        # What matters most comes first: a narrow terminal cuts the end.
         text = (
-            f"loss {line['loss']:.3f}  MLM acc {line['mlm_accuracy']:.3f}  "
-            f"NSP acc {line['nsp_accuracy']:.3f}  lr "
-            f"{line['learning_rate']:.2e}  {sequences_per_second:.0f} seq/s  "
-            f"ETA {duration(eta_seconds)}"
+            f"ETA {duration(eta_seconds)}  loss {line['loss']:.3f}  "
+            f"MLM acc {line['mlm_accuracy']:.1%}  "
+            f"NSP acc {line['nsp_accuracy']:.1%}  "
+            f"lr {line['learning_rate']:.1e}  "
+            f"{sequences_per_second:.0f} seq/s"
         )
         if self._bar is not None:
             self._bar.set_description_str(line["phase"], refresh=False)

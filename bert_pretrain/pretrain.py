@@ -6,6 +6,7 @@
 Run it again after any interruption: it resumes at the last checkpoint.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -131,17 +132,18 @@ def pretrain(
 
     run = PretrainRun(config, model_dir)
     if mode == "eval":
-        print(run.evaluate())
+        print(json.dumps(run.evaluate(), indent=2))
         return 0
-    if run.complete:
+    evaluate = mode == "train_and_eval"
+    if run.trained and (run.evaluated or not evaluate):
         print(
             f"Already complete: {run.total_steps} steps in {model_dir}. "
             "Nothing was trained. For another run choose a new --model_dir."
         )
         print(summary.table(run.results()))
         return EXIT_ALREADY_COMPLETE
-    run.train(evaluate=mode == "train_and_eval")
-    if run.complete:
+    run.train(evaluate)
+    if evaluate:
         result = run.write_summary(command)
         print(f"\nHeld-out documents, {result['seconds']:.0f} s of training:\n")
         print(summary.table(result["phases"]))

@@ -73,23 +73,26 @@ class PretrainRun:
         self._data.check(config)
         self._strategy = make_strategy(config.runtime)
         self._plans = self._plan_batches(say)
-        self._dir = ModelDir(model_dir)
-        self._dir.claim(config, self._data.identity())
-
         self._schedule = make_schedule(config)
         with self._strategy.scope():
-            self.model = pretrainer.build_model(
-                config.task.model, config.trainer.seed
-            )
-            self.optimizer = LAMB(
-                self._schedule, **dataclasses.asdict(config.trainer.optimizer)
-            )
+            try:
+                self.optimizer = LAMB(
+                    self._schedule,
+                    **dataclasses.asdict(config.trainer.optimizer),
+                )
+                self.model = pretrainer.build_model(
+                    config.task.model, config.trainer.seed
+                )
+            except ValueError as e:
+                raise ConfigError(f"The recipe cannot be built: {e}") from e
             self._trainer = PretrainTrainer(
                 self._strategy, self.model, self.optimizer
             )
             self._evaluator = HeldOutEvaluator(
                 self._strategy, self.model, self._data.token_counts()
             )
+        self._dir = ModelDir(model_dir)
+        self._dir.claim(config, self._data.identity())
         checkpoint = tf.train.Checkpoint(
             model=self.model,
             optimizer=self.optimizer,
@@ -130,11 +133,14 @@ class PretrainRun:
         return self._spans[-1].last_step
 
     @property
-    def complete(self) -> bool:
-        """Whether nothing is left to train or to evaluate."""
-        return self.step >= self.total_steps and all(
-            phase.name in self._heldout for phase in self._phases
-        )
+    def trained(self) -> bool:
+        """Whether no step is left to train."""
+        return self.step >= self.total_steps
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the final weights were evaluated."""
+        return self._phases[-1].name in self._heldout
 
     def train(self, evaluate: bool = True) -> None:
         """Trains all that is left, evaluating after each phase."""

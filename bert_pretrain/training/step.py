@@ -46,7 +46,9 @@ class TrainStep:
             [tf.reduce_sum(batch["masked_lm_weights"])]
         )[0]
         batch = dict(batch)
-        mlm_weights = batch["masked_lm_weights"] / masked_tokens
+        mlm_weights = tf.math.divide_no_nan(
+            batch["masked_lm_weights"], masked_tokens
+        )
         nsp_weights = tf.fill(
             batch["next_sentence_labels"].shape, 1.0 / global_batch_size
         )

@@ -51,13 +51,15 @@ class PretrainTrainer(orbit.StandardTrainer):
 class HeldOutEvaluator(orbit.StandardEvaluator):
     """Means over all held-out examples of the current phase's length."""
 
-    _NAMES = (
-        "mlm_loss",
-        "mlm_accuracy",
-        "nsp_loss",
-        "nsp_accuracy",
-        "unigram_loss",
-    )
+    # What is averaged, and over what.
+    _MEANS = {
+        "mlm_loss": "masked_tokens",
+        "mlm_accuracy": "masked_tokens",
+        "unigram_loss": "masked_tokens",
+        "nsp_loss": "examples",
+        "nsp_accuracy": "examples",
+    }
+    _COUNTS = ("masked_tokens", "examples")
 
     def __init__(self, strategy, model, token_counts: np.ndarray):
         """Prepares the unigram baseline.
@@ -77,7 +79,7 @@ class HeldOutEvaluator(orbit.StandardEvaluator):
         )
         self._sums = {
             name: tf_keras.metrics.Sum(name)
-            for name in (*self._NAMES, "masked_tokens", "examples")
+            for name in (*self._MEANS, *self._COUNTS)
         }
 
     def start(self, dataset) -> None:
@@ -114,10 +116,5 @@ class HeldOutEvaluator(orbit.StandardEvaluator):
     def eval_end(self, *unused_state):
         """Returns the means, and how many tokens and examples they cover."""
         sums = {n: float(m.result()) for n, m in self._sums.items()}
-        per = {"mlm": "masked_tokens", "uni": "masked_tokens"}
-        means = {
-            name: sums[name] / sums[per.get(name[:3], "examples")]
-            for name in self._NAMES
-        }
-        counts = {n: int(sums[n]) for n in ("masked_tokens", "examples")}
-        return {**means, **counts}
+        means = {n: sums[n] / sums[count] for n, count in self._MEANS.items()}
+        return {**means, **{n: int(sums[n]) for n in self._COUNTS}}

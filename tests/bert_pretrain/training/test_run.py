@@ -240,6 +240,14 @@ def test_a_batch_that_does_not_divide(recipe, tmp_path):
     _refused(recipe, tmp_path / "m", "18 .*4 shards")
 
 
+def test_values_that_the_optimizer_or_the_model_refuse(recipe, tmp_path):
+    recipe.trainer.optimizer.beta_1 = 1.5
+    _refused(recipe, tmp_path / "m", "beta_1.*1.5")
+    recipe.trainer.optimizer.beta_1 = 0.9
+    recipe.task.model.encoder.bert.hidden_activation = "gelou"
+    _refused(recipe, tmp_path / "m", "gelou")
+
+
 def test_a_vocabulary_larger_than_the_model(recipe, tmp_path):
     recipe.task.model.encoder.bert.vocab_size = 1000
     _refused(recipe, tmp_path / "m", "30522 tokens.*vocab_size is 1000")

@@ -38,13 +38,9 @@ _DELETED = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\p{Cf}\x{FFFD}]+"
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """A validated BERT vocabulary.
-
-    `tokens` in the order of their ids; `content` are the bytes of the file.
-    """
+    """A validated BERT vocabulary: `tokens` in the order of their ids."""
 
     tokens: tuple[str, ...]
-    content: bytes
 
     @classmethod
     def load(cls, path: str) -> "Vocabulary":
@@ -58,8 +54,9 @@ class Vocabulary:
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: Not UTF-8, a blank line, a token twice, or a special
-                token missing; names file, line and remedy.
+            ValueError: Not UTF-8, a blank line, a stray carriage return, a
+                token twice, or a special token missing; names file, line and
+                remedy.
         """
         content = files.read_bytes(path)
         remedy = (
@@ -84,6 +81,13 @@ class Vocabulary:
                     f"{path}, line {line}: blank. Ids are line numbers, so a "
                     f"line may not be empty. {remedy}."
                 )
+            # At a line's end it would be taken for a line end when a copy of
+            # this vocabulary is read again.
+            if "\r" in token:
+                raise ValueError(
+                    f"{path}, line {line}: a carriage return that ends no "
+                    f"line. {remedy}."
+                )
             if token in first_seen:
                 raise ValueError(
                     f"{path}, line {line}: token {token!r} stands already in "
@@ -97,14 +101,19 @@ class Vocabulary:
                 f"{path}, {len(tokens)} lines: no BERT vocabulary, it lacks "
                 f"{', '.join(missing)}. {remedy}."
             )
-        return cls(tuple(tokens), content)
+        return cls(tuple(tokens))
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
+    def content(self) -> bytes:
+        r"""A `vocab.txt` that `load` reads as this one; all lines end in \n."""
+        return "".join(f"{token}\n" for token in self.tokens).encode()
+
+    @property
     def sha256(self) -> str:
-        """The SHA-256 of the file."""
+        """The SHA-256 of `content`: the same for any line ends read."""
         return files.sha256(self.content)
 
     def special_ids(self) -> dict[str, int]:

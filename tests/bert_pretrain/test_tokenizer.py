@@ -1,5 +1,6 @@
 """Parity with tf-models' FullTokenizer, and what a vocabulary must be."""
 
+import collections
 import random
 import sys
 import unicodedata
@@ -53,9 +54,31 @@ def test_embedded_corpus(both):
     for spec in specs:
         documents = list(corpus.read(spec, 0, corpus.Tally()))
         for document in random.Random(0).sample(documents, 30):
-            texts += sentences.split(document, corpus.collections.Counter())
+            texts += sentences.split(document, collections.Counter())
     assert len(texts) > 3000
     assert disagreements(both, texts) == []
+
+
+@pytest.mark.slow
+def test_whole_embedded_corpus(both, capsys):
+    """The number in docs/data.md: `pytest -m slow -k whole_embedded`."""
+    try:
+        specs = corpus.embedded_sources()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    texts = [
+        sentence
+        for spec in specs
+        for document in corpus.read(spec, 0, corpus.Tally())
+        for sentence in sentences.split(document, collections.Counter())
+    ]
+    wrong = disagreements(both, texts)
+    with capsys.disabled():
+        print(
+            f"\n{len(texts):,} sentences, {both[0].encode(texts)[1].sum():,} "
+            f"tokens, lower_case={both[0].lower_case}: {len(wrong)} differ"
+        )
+    assert wrong == []
 
 
 HARD = [
@@ -115,9 +138,7 @@ def test_identity(vocab_file, tmp_path):
     # Line ends are no part of it, the order is.
     crlf = tmp_path / "crlf.txt"
     crlf.write_bytes(vocabulary.content.replace(b"\n", b"\r\n"))
-    assert identity(Vocabulary.load(str(crlf)), True) == identity(
-        vocabulary, True
-    )
+    assert Vocabulary.load(str(crlf)) == vocabulary
     turned = tmp_path / "turned.txt"
     turned.write_text("\n".join(vocabulary.tokens[::-1]))
     assert identity(Vocabulary.load(str(turned)), True) != identity(
@@ -140,6 +161,9 @@ GOOD = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n"
         (GOOD + b"caf\xe9\n", "line 8: not UTF-8"),
         (GOOD.decode().encode("utf-16"), "line 1: not UTF-8"),
         (b"\xef\xbb\xbf" + GOOD, "line 1: a byte-order mark"),
+        (GOOD + b"c\r", "line 8: a carriage return"),
+        (GOOD + b"c\r\r\n", "line 8: a carriage return"),
+        (GOOD.replace(b"\n", b"\r"), "line 1: a carriage return"),
     ],
 )
 def test_bad_vocabularies_name_file_line_remedy(tmp_path, content, message):
@@ -149,6 +173,27 @@ def test_bad_vocabularies_name_file_line_remedy(tmp_path, content, message):
         Vocabulary.load(str(path))
     assert str(path) in str(error.value)
     assert "vocab.txt of a BERT release" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD,
+        GOOD.removesuffix(b"\n"),
+        GOOD.replace(b"\n", b"\r\n"),
+        GOOD.replace(b"\n", b"\r\n").removesuffix(b"\r\n"),
+        GOOD.replace(b"\n", b"\r\n", 3),
+    ],
+)
+def test_content_reads_back_as_the_same_vocabulary(tmp_path, content):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    vocabulary = Vocabulary.load(str(path))
+    assert vocabulary.content == GOOD
+    path.write_bytes(vocabulary.content)
+    again = Vocabulary.load(str(path))
+    assert again == vocabulary and again.sha256 == vocabulary.sha256
+    assert identity(again, True) == identity(vocabulary, True)
 
 
 def test_good_vocabulary(tmp_path):

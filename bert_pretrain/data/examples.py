@@ -14,7 +14,11 @@ from bert_pretrain.tokenizer import Tokenizer
 
 @dataclasses.dataclass
 class SourceCounts:
-    """What a chunk holds of one source."""
+    """What a chunk holds of one source.
+
+    Of the `problems`, `sentences_without_partner` counts the sentences that
+    at least one length or pass has no pair for, each once.
+    """
 
     documents: int = 0
     sentences: int = 0
@@ -86,7 +90,7 @@ def make_examples(
     sentence_tokens = sentence_tokens[sentence_tokens > 0].tolist()
 
     special_ids = tokenizer.vocabulary.special_ids()
-    examples, truncated = {}, {}
+    examples, truncated, without_partner = {}, {}, set()
     for seq_length in config.seq_lengths:
         parts = []
         truncated[seq_length] = 0
@@ -103,9 +107,7 @@ def make_examples(
                 rng,
             )
             truncated[seq_length] += made.truncated
-            if made.without_partner:
-                # The chunk is one document, so its source is at fault.
-                problems["sentences_without_partner"] += made.without_partner
+            without_partner.update(made.without_partner)
             ids, lengths = pairs.assemble(
                 tokens,
                 made.spans,
@@ -115,6 +117,9 @@ def make_examples(
             )
             parts.append(records.Records(ids, lengths, made.labels))
         examples[seq_length] = records.concatenate(parts)
+    for sentence in without_partner:
+        source = chunk.documents[document_of[sentence]].source
+        sources[source].problems["sentences_without_partner"] += 1
 
     token_counts = None
     if chunk.split == TRAIN:

@@ -26,14 +26,14 @@ class Pairs(NamedTuple):
     """Pairs as spans of tokens.
 
     `spans`: int64 [N, 4], A from, A to, B from, B to. `labels`: uint8 [N].
-    `truncated`: pairs that were cut. `without_partner`: sentences left out,
-    as there is neither a next one nor another document.
+    `truncated`: pairs that were cut. `without_partner`: indices of the
+    sentences left out, as there is neither a next one nor another document.
     """
 
     spans: np.ndarray
     labels: np.ndarray
     truncated: int
-    without_partner: int
+    without_partner: list[int]
 
 
 def make_pairs(
@@ -60,7 +60,7 @@ def make_pairs(
     bounds = np.cumsum([0, *document_sentences]).tolist()
     end_of = np.repeat(bounds[1:], document_sentences).tolist()
     total = len(sentence_tokens)
-    spans, labels, truncated, without_partner = [], [], 0, 0
+    spans, labels, truncated, without_partner = [], [], 0, []
     for first, end in zip(bounds[:-1], bounds[1:], strict=True):
         start = first
         while start < end:
@@ -91,7 +91,7 @@ def make_pairs(
                 # The sentences after A were not used: they come again.
                 following = middle
             elif alone:
-                without_partner += 1
+                without_partner.append(start)
                 start = stop
                 continue
             else:

@@ -131,7 +131,7 @@ def test_one_document_alone_has_positives_only():
     _, _, made = make(16, 0.0, data=([5], [6, 6, 6, 6, 6]))
     assert (made.labels == pairs.FOLLOWS).all() and len(made.labels)
     _, _, made = make(data=([1], [6]))
-    assert len(made.labels) == 0 and made.without_partner == 1
+    assert len(made.labels) == 0 and made.without_partner == [0]
 
 
 def test_documents_of_one_sentence():

@@ -44,6 +44,13 @@ class PrepareConfig:
             self.input_format in FORMATS,
             " or ".join(FORMATS),
         )
+        # Hashed as eight bytes with each document (partition.py).
+        _check(
+            "random_seed",
+            self.random_seed,
+            -(2**63) <= self.random_seed < 2**63,
+            "from -2**63 to 2**63 - 1",
+        )
         _check(
             "short_seq_prob",
             self.short_seq_prob,

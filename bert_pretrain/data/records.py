@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_pretrain import files
+from bert_pretrain.data.crc import masked_crc
 from bert_pretrain.data.manifest import ShardInfo
 
 _FIELDS = ("input_ids", "next_sentence_label", "segment_lengths")
@@ -89,7 +90,7 @@ def write_shard(
     shard["input_ids"] = ids
     shard["segment_lengths"] = segment_lengths
     shard["next_sentence_label"] = labels
-    shard["data_crc"] = _masked_crc(_payload(shard))
+    shard["data_crc"] = masked_crc(_payload(shard))
     files.write_bytes(path, shard.view(np.uint8))
     folder, name = os.path.split(path)
     return ShardInfo(
@@ -160,7 +161,7 @@ def parse_shard(
             f"at byte {size // step * step} and needs {step} bytes"
         )
     if check_crc:
-        bad = _masked_crc(_payload(shard)) != shard["data_crc"]
+        bad = masked_crc(_payload(shard)) != shard["data_crc"]
         if bad.any():
             row = int(bad.argmax())
             raise ValueError(
@@ -238,7 +239,7 @@ def _constants(seq_length: int, id_dtype: str) -> dict[str, np.ndarray]:
     length = np.array([payload], "<u8")
     return {
         "length": length,
-        "length_crc": _masked_crc(length.view(np.uint8)[None]).astype("<u4"),
+        "length_crc": masked_crc(length.view(np.uint8)[None]).astype("<u4"),
         "ids_prefix": np.void(ids),
         "label_prefix": np.void(label),
         "lengths_prefix": np.void(lengths),
@@ -258,46 +259,3 @@ def _payload(shard: np.ndarray) -> np.ndarray:
 
 def _bytes_2d(shard: np.ndarray) -> np.ndarray:
     return shard.view(np.uint8).reshape(len(shard), shard.dtype.itemsize)
-
-
-# Checksum: CRC-32C, masked as TFRecord has it --------------------------------
-
-
-@functools.lru_cache
-def _crc_table() -> np.ndarray:
-    """CRC-32C (polynomial 0x82F63B78, reflected) of two bytes, uint32."""
-    table = np.arange(65536, dtype=np.uint32)
-    for _ in range(16):
-        table = np.where(
-            table & 1, table >> 1 ^ np.uint32(0x82F63B78), table >> 1
-        )
-    return table
-
-
-def _masked_crc(rows: np.ndarray) -> np.ndarray:
-    """The masked CRC-32C of each row, all rows at once.
-
-    Args:
-        rows: uint8 [N, size].
-
-    Returns:
-        uint32 [N].
-    """
-    table = _crc_table()
-    crc = np.empty(len(rows), np.uint32)
-    size = rows.shape[1]
-    for start in range(0, len(rows), 4096):
-        # Columns made contiguous: 4,096 checksums advance two bytes a step.
-        block = np.ascontiguousarray(rows[start : start + 4096].T)
-        words = block[0 : size - 1 : 2] | (
-            block[1:size:2].astype(np.uint32) << 8
-        )
-        state = np.full(block.shape[1], 0xFFFFFFFF, np.uint32)
-        for word in words:
-            state = table[(state ^ word) & 0xFFFF] ^ (state >> 16)
-        if size % 2:
-            # One byte: the table of two bytes, entered with a zero one.
-            state = table[((state ^ block[-1]) & 0xFF) << 8] ^ (state >> 8)
-        crc[start : start + 4096] = ~state
-    # Rotated and offset: tensorflow/core/lib/hash/crc32c.h, `Mask`.
-    return (crc >> 15 | crc << 17) + np.uint32(0xA282EAD8)

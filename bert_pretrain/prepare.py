@@ -12,7 +12,7 @@ import time
 from absl import app, flags
 
 from bert_pretrain import files
-from bert_pretrain.data import build, corpus, manifest
+from bert_pretrain.data import build, corpus, folder, manifest
 from bert_pretrain.data.config import FORMATS, PrepareConfig
 from bert_pretrain.data.report import report
 from bert_pretrain.data.verify import verify
@@ -38,7 +38,7 @@ def define_flags() -> None:
         (flags.DEFINE_float, "heldout_fraction", "Documents held out."),
         (flags.DEFINE_integer, "dupe_factor", "Passes over the documents."),
         (flags.DEFINE_integer, "workers", "Processes; 0: up to all cores."),
-        (flags.DEFINE_bool, "overwrite", "Replace another preparation."),
+        (flags.DEFINE_bool, "overwrite", "Replace what is there."),
     ):
         define(name, getattr(_DEFAULT, name), text)
     flags.DEFINE_enum(
@@ -55,6 +55,8 @@ def define_flags() -> None:
 def prepare(config: PrepareConfig) -> manifest.Manifest:
     """Makes a prepared folder, or finds it complete.
 
+    What the folder held before stays as it is until all of the new is written.
+
     Args:
         config: The flags.
 
@@ -62,14 +64,19 @@ def prepare(config: PrepareConfig) -> manifest.Manifest:
         The manifest.
 
     Raises:
-        ValueError: Bad input, or the folder holds another preparation.
+        ValueError: Bad input, or the folder holds another preparation or
+            other files that would be replaced.
         OSError: A file is missing or cannot be written.
     """
     vocab_file = config.vocab_file or corpus.embedded_vocabulary()
     vocabulary = Vocabulary.load(vocab_file)
     specs = corpus.sources_of(config.input_file, config.input_format)
+    folder.finish(config.output_dir)
     path = files.join(config.output_dir, manifest.FILE_NAME)
-    if files.size(path) is None or config.overwrite:
+    prepared = files.size(path) is not None
+    if not prepared and not config.overwrite:
+        folder.check_unclaimed(config.output_dir)
+    if not prepared or config.overwrite:
         start = time.monotonic()
         made = build.build(config, vocabulary, specs)
         seconds = time.monotonic() - start

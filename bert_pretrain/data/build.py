@@ -6,12 +6,8 @@ the bytes are the same for any number of workers.
 """
 
 import collections
-import io
-import os
-import re
 
 import numpy as np
-from absl import logging
 
 import bert_pretrain
 from bert_pretrain import files
@@ -19,25 +15,15 @@ from bert_pretrain import tokenizer as tokenizer_lib
 from bert_pretrain.data import (
     corpus,
     examples,
+    folder,
     manifest,
     partition,
+    shards,
     workers,
 )
-from bert_pretrain.data import records as records_lib
 from bert_pretrain.data.config import PrepareConfig
 from bert_pretrain.data.partition import HELDOUT, TRAIN
-
-VOCAB_FILE = "vocab.txt"
-TOKEN_COUNTS_FILE = "token_counts.npy"
-_SHARD = re.compile(
-    r"(train|heldout)-\d{5}-of-\d{5}\.tfrecord(\.partial)?", re.ASCII
-)
-
-
-def shard_file(seq_length: int, split: str, index: int, count: int) -> str:
-    """The name of a shard, relative to the prepared folder."""
-    name = f"{split}-{index:05d}-of-{count:05d}.tfrecord"
-    return f"length_{seq_length}/{name}"
+from bert_pretrain.data.progress import Progress
 
 
 def tokenizer_info(
@@ -57,7 +43,7 @@ def build(
     vocabulary: tokenizer_lib.Vocabulary,
     specs: list[corpus.SourceSpec],
 ) -> manifest.Manifest:
-    """Makes a prepared folder, or leaves one without a manifest.
+    """Makes a prepared folder, or leaves it as it is.
 
     Args:
         config: The flags.
@@ -71,9 +57,13 @@ def build(
         ValueError: The corpus is empty or too small, for one.
         OSError: The folder is not writable, or the disk is full.
     """
-    _clear(config.output_dir)
+    with folder.made_aside(config.output_dir) as directory:
+        return _build(directory, config, vocabulary, specs)
+
+
+def _build(directory, config, vocabulary, specs) -> manifest.Manifest:
     # First of all, so that an unwritable folder is known before the work.
-    vocab_file = files.join(config.output_dir, VOCAB_FILE)
+    vocab_file = files.join(directory, folder.VOCAB_FILE)
     files.write_bytes(vocab_file, vocabulary.content)
     tallies = [corpus.Tally() for _ in specs]
     documents = (
@@ -98,6 +88,7 @@ def build(
     token_counts = np.zeros(len(vocabulary), np.int64)
     input_bytes = sum(files.size(p) or 0 for s in specs for p in s.paths)
     worker_count = config.worker_count(input_bytes)
+    progress = Progress(input_bytes, worker_count)
     for made in workers.map_chunks(chunks, vocab_file, config, worker_count):
         for length, part in made.examples.items():
             parts[made.split, length].append(part)
@@ -110,15 +101,12 @@ def build(
             total.problems.update(found.problems)
         if made.token_counts is not None:
             token_counts += made.token_counts
-        logging.log_every_n_seconds(
-            logging.INFO,
-            "%.1f MB read, %d documents in work",
-            10,
-            sum(tally.bytes for tally in tallies) / 1e6,
+        progress.update(
+            sum(tally.bytes for tally in tallies),
             sum(count.documents for count in counts.values()),
         )
     datasets = {
-        length: _write_length(config, length, parts, truncated)
+        length: shards.write_length(directory, config, length, parts, truncated)
         for length in config.seq_lengths
     }
     result = manifest.Manifest(
@@ -127,15 +115,15 @@ def build(
         seed=config.random_seed,
         parameters=config.parameters(),
         tokenizer=tokenizer_info(config, vocabulary),
-        vocab_file=VOCAB_FILE,
+        vocab_file=folder.VOCAB_FILE,
         sources=tuple(
             _source(spec, tally, counts[TRAIN, i], counts[HELDOUT, i])
             for i, (spec, tally) in enumerate(zip(specs, tallies, strict=True))
         ),
         datasets=datasets,
-        token_counts=_write_token_counts(config.output_dir, token_counts),
+        token_counts=shards.write_token_counts(directory, token_counts),
     )
-    result.save(config.output_dir)
+    result.save(directory)
     return result
 
 
@@ -185,103 +173,6 @@ def differences(
         if files.size(files.join(config.output_dir, shard.file)) != shard.bytes
     ]
     return reasons
-
-
-def _clear(directory: str) -> None:
-    """Removes an earlier or unfinished preparation, the manifest first."""
-    for name in (manifest.FILE_NAME, TOKEN_COUNTS_FILE, VOCAB_FILE):
-        if files.size(files.join(directory, name)) is not None:
-            files.remove(files.join(directory, name))
-    for path in files.expand(files.join(directory, "length_*", "*")):
-        # Nothing but what a preparation writes: the folder is the user's.
-        if _SHARD.fullmatch(os.path.basename(path)):
-            files.remove(path)
-
-
-# Writing ---------------------------------------------------------------------
-
-
-def _write_length(config, seq_length, parts, truncated) -> manifest.Dataset:
-    splits = {}
-    for split, shard_count in ((TRAIN, config.num_shards), (HELDOUT, 1)):
-        joined = records_lib.concatenate(parts[split, seq_length])
-        splits[split] = _write_split(
-            config,
-            seq_length,
-            split,
-            shard_count,
-            joined,
-            truncated[split, seq_length],
-        )
-        parts[split, seq_length].clear()
-    id_dtype = joined.ids.dtype.name
-    return manifest.Dataset(
-        seq_length=seq_length,
-        id_dtype=id_dtype,
-        record_bytes=records_lib.record_bytes(seq_length, id_dtype),
-        splits=splits,
-    )
-
-
-def _write_split(
-    config, seq_length, split, shard_count, joined, truncated
-) -> manifest.Split:
-    """Shuffles examples and deals them to lanes of one size."""
-    total = len(joined.labels)
-    each = total // shard_count
-    if each == 0:
-        remedy = (
-            f"Use --num_shards={total}, or more text."
-            if total
-            else "Give more documents of two sentences or more."
-        )
-        raise ValueError(
-            f"{total} {split} example(s) of length {seq_length} do not fill "
-            f"{shard_count} shard(s). {remedy}"
-        )
-    # The old generator: NumPy keeps its stream the same in every version.
-    order = np.random.RandomState(
-        [config.random_seed % 2**32, seq_length, split == TRAIN]
-    ).permutation(total)[: each * shard_count]
-    kept = records_lib.Records(*(array[order] for array in joined))
-    shards = tuple(
-        records_lib.write_shard(
-            files.join(
-                config.output_dir,
-                shard_file(seq_length, split, lane, shard_count),
-            ),
-            *(array[lane::shard_count] for array in kept),
-        )
-        for lane in range(shard_count)
-    )
-    return describe_split(kept, total - len(order), truncated, shards)
-
-
-def describe_split(
-    kept: records_lib.Records,
-    dropped: int,
-    truncated: int,
-    shards: tuple[manifest.ShardInfo, ...],
-) -> manifest.Split:
-    """The manifest's entry of examples."""
-    tokens = int(kept.segment_lengths.sum(dtype=np.int64))
-    return manifest.Split(
-        examples=len(kept.labels),
-        dropped_for_even_lanes=dropped,
-        truncated=truncated,
-        tokens=tokens,
-        padding_share=round(1 - tokens / kept.ids.size, 6),
-        random_next_share=round(float(kept.labels.mean()), 6),
-        shards=shards,
-    )
-
-
-def _write_token_counts(directory, token_counts) -> manifest.TokenCounts:
-    buffer = io.BytesIO()
-    np.save(buffer, token_counts, allow_pickle=False)
-    content = buffer.getvalue()
-    files.write_bytes(files.join(directory, TOKEN_COUNTS_FILE), content)
-    return manifest.TokenCounts(TOKEN_COUNTS_FILE, files.sha256(content))
 
 
 def _source(spec, tally, train, heldout) -> manifest.Source:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_pretrain import files
-from bert_pretrain.data import build, records
+from bert_pretrain.data import records, shards
 from bert_pretrain.data.manifest import Dataset, Manifest, ShardInfo
 from bert_pretrain.tokenizer import Vocabulary, identity
 
@@ -69,7 +69,7 @@ def verify(directory: str) -> list[str]:
                 except (OSError, ValueError) as error:
                     faults.append(str(error))
             if len(parts) == len(split.shards):
-                described = build.describe_split(
+                described = shards.describe_split(
                     records.concatenate(parts),
                     split.dropped_for_even_lanes,
                     split.truncated,

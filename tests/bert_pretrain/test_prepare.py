@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -95,6 +96,13 @@ def embedded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("embedded")
     done = command(f"--output_dir={folder}", "--workers=2")
     assert done.returncode == 0, done.stderr
+    # For people: no log prefix, no news of TensorFlow's.
+    first, *more = done.stderr.splitlines()
+    assert first == "Preparing 18.7 MB of text with 2 processes ..."
+    for line in more:
+        assert re.fullmatch(
+            r"\d+ s: [\d.]+ of 18.7 MB read, [\d,]+ documents done", line
+        )
     return folder, Manifest.load(str(folder)), done.stdout
 
 
@@ -332,6 +340,9 @@ def test_one_empty_source_among_good_ones(jsonl, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
+        {"random_seed": 99999999999999999999},
+        {"random_seed": 2**63},
+        {"random_seed": -(2**63) - 1},
         {"seq_lengths": ()},
         {"seq_lengths": (4,)},
         {"seq_lengths": (70000,)},
@@ -351,6 +362,13 @@ def test_values_out_of_range_name_the_flag(changes):
     (name,) = changes
     with pytest.raises(ValueError, match=f"--{name}="):
         PrepareConfig(**{"output_dir": "x"} | changes)
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**63 - 1])
+def test_the_last_seeds_work(jsonl, tmp_path, seed):
+    config = config_for(jsonl, tmp_path / "out", random_seed=seed)
+    assert prepare.prepare(config).seed == seed
+    assert verify(config.output_dir) == []
 
 
 def test_all_cores_work_where_they_pay():
@@ -410,6 +428,10 @@ def test_a_shard_lost_since_is_not_complete(jsonl, tmp_path):
         (["--output_dir=OUT", "--input_file=nowhere*.txt"], "no file matches"),
         (["--output_dir=OUT", "--input_format=xml"], "lines|files|jsonl"),
         (["--output_dir=OUT", "--seq_lengths=1x"], "--seq_lengths"),
+        (
+            ["--output_dir=OUT", "--random_seed=99999999999999999999"],
+            "--random_seed=99999999999999999999: must be from -2**63 to",
+        ),
         (["--output_dir=OUT", "--num_shards=many"], "num_shards"),
         (["--output_dir=OUT", "--vocab_file=/etc/passwd"], "/etc/passwd"),
         (["--output_dir=/dev/null/x"], "/dev/null/x"),
@@ -455,9 +477,7 @@ def test_full_disk(jsonl, tmp_path, limit_file_size):
     limit_file_size(250_000)
     with pytest.raises(OSError, match="00000-of-00001.*cannot write.*Free"):
         prepare.prepare(config)
-    left = bytes_of(tmp_path / "out")
-    assert "manifest.json" not in left
-    assert not [name for name in left if name.endswith(".partial")]
+    assert bytes_of(tmp_path / "out") == {}
     # Space is found, the same command goes through.
     limit_file_size(50_000_000)
     prepare.prepare(config)
@@ -473,10 +493,15 @@ def test_full_disk_command(jsonl, tmp_path, limit_file_size):
     assert bytes_of(tmp_path / "out") == {}
 
 
-def test_a_killed_run_leaves_nothing_that_looks_complete(jsonl, tmp_path):
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_killed_run_leaves_nothing_half_made(jsonl, tmp_path, overwrite):
     out = tmp_path / "out"
+    if overwrite:
+        prepare.prepare(config_for(jsonl, out))
+    before = bytes_of(out)
     arguments = [f"--output_dir={out}", f"--input_file={jsonl}"]
     arguments += ["--input_format=jsonl", "--workers=2"]
+    arguments += [f"--overwrite={overwrite}"]
     process = subprocess.Popen(
         [sys.executable, "-m", "bert_pretrain.prepare", *arguments],
         cwd=ROOT,
@@ -484,23 +509,28 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(jsonl, tmp_path):
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    while not (out / "vocab.txt").exists():
+    while not (out / "prepare.unfinished" / "vocab.txt").exists():
         time.sleep(0.02)
         assert process.poll() is None
     time.sleep(1)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    with pytest.raises(FileNotFoundError, match="cut short"):
-        Manifest.load(str(out))
+    left = bytes_of(out)
+    assert left.keys() - before.keys() == {"prepare.unfinished/vocab.txt"}
+    assert before.items() <= left.items()
+    if not overwrite:
+        with pytest.raises(FileNotFoundError, match="cut short"):
+            Manifest.load(str(out))
     # The workers end with it, though nobody told them.
     deadline = time.time() + 30
     while _alive(process.pid) and time.time() < deadline:
         time.sleep(0.1)
     assert not _alive(process.pid)
     made = prepare.prepare(
-        config_for(jsonl, out, seq_lengths=(128, 512), num_shards=8)
+        config_for(jsonl, out, num_shards=8, overwrite=overwrite)
     )
     assert made.datasets and verify(str(out)) == []
+    assert not (out / "prepare.unfinished").exists()
 
 
 def test_a_worker_ended_from_outside_is_an_error(jsonl, tmp_path):

@@ -6,6 +6,7 @@
 Run it again after any interruption: it resumes at the last checkpoint.
 """
 
+import contextlib
 import json
 import os
 import shlex
@@ -35,8 +36,9 @@ _MODEL_DIR = flags.DEFINE_string(
 _MODE = flags.DEFINE_enum(
     "mode",
     "train_and_eval",
-    ["train", "eval", "train_and_eval"],
-    "Train, evaluate the last checkpoint on the held-out text, or both.",
+    ["train_and_eval", "eval"],
+    "Train, evaluating on the held-out text after each phase; or evaluate the "
+    "last checkpoint.",
 )
 _TPU = flags.DEFINE_string(
     "tpu", None, "TPU name or address; `local` on a TPU VM."
@@ -81,7 +83,7 @@ def main(argv: list[str]) -> None:
     """Trains what is left of the recipe and prints the result."""
     if argv[1:]:
         raise app.UsageError(f"Unknown arguments: {' '.join(argv[1:])}")
-    if flags.FLAGS["verbosity"].using_default_value:
+    if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
     command = shlex.join(
         [os.path.basename(sys.executable), "-m", "bert_pretrain.pretrain"]
@@ -121,33 +123,37 @@ def pretrain(
     Args:
       config: The recipe.
       model_dir: Folder of the run.
-      mode: `train`, `eval` or `train_and_eval`.
+      mode: `train_and_eval`, or `eval` of the last checkpoint.
       command: Recorded in `summary.json`.
 
     Returns:
       The exit code.
     """
-    from bert_pretrain.reporting import summary
     from bert_pretrain.training.run import PretrainRun
 
-    run = PretrainRun(config, model_dir)
+    run = PretrainRun(config, model_dir, must_resume=mode == "eval")
+    with contextlib.closing(run):
+        return _pretrain(run, mode, command)
+
+
+def _pretrain(run, mode: str, command: str) -> int:
+    from bert_pretrain.reporting import summary
+
     if mode == "eval":
         print(json.dumps(run.evaluate(), indent=2))
         return 0
-    evaluate = mode == "train_and_eval"
-    if run.trained and (run.evaluated or not evaluate):
+    complete = run.complete
+    if complete:
         print(
-            f"Already complete: {run.total_steps} steps in {model_dir}. "
+            f"Already complete: {run.total_steps} steps in {run.model_dir}. "
             "Nothing was trained. For another run choose a new --model_dir."
         )
-        print(summary.table(run.results()))
-        return EXIT_ALREADY_COMPLETE
-    run.train(evaluate)
-    if evaluate:
-        result = run.write_summary(command)
-        print(f"\nHeld-out documents, {result['seconds']:.0f} s of training:\n")
-        print(summary.table(result["phases"]))
-    return 0
+    else:
+        run.train()
+    result = run.write_summary(command)
+    print(f"\nHeld-out documents, {result['seconds']:.0f} s of training:\n")
+    print(summary.table(result["phases"]))
+    return EXIT_ALREADY_COMPLETE if complete else 0
 
 
 if __name__ == "__main__":

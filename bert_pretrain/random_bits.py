@@ -21,25 +21,28 @@ def stream_key(seed: int, purpose: str) -> int:
 
 
 def example_bits(
-    key: int, first_index: tf.Tensor, examples: int, words: int
+    key: int, stream: int, first_index: tf.Tensor, examples: int, words: int
 ) -> tf.Tensor:
     """Draws random words for a run of consecutive examples.
 
     Args:
       key: From `stream_key`.
+      stream: The phase. Phases need different numbers of words, so their
+        blocks would overlap; it is the upper half of the 128-bit counter.
       first_index: int64 scalar, index of the first example in the stream.
       examples: Number of examples, static.
       words: 32-bit words each example needs, static.
 
     Returns:
-      uint32 [examples, words]; row r depends on (key, first_index + r) alone.
+      uint32 [examples, words]; row r depends on (key, stream, first_index + r)
+      alone.
     """
     counters = -(-words // _WORDS_PER_COUNTER)
     start = tf.cast(first_index, tf.uint64) * tf.constant(counters, tf.uint64)
     bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=[examples, counters * _WORDS_PER_COUNTER],
         key=tf.constant([key], tf.uint64),
-        counter=tf.stack([start, tf.zeros([], tf.uint64)]),
+        counter=tf.stack([start, tf.constant(stream, tf.uint64)]),
         alg=_PHILOX,
         dtype=tf.uint32,
     )

@@ -5,7 +5,7 @@ batch takes an equal share from each, so the examples of a step follow from
 the step alone: no iterator state to save, nothing to replay on a restart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -56,6 +56,10 @@ class LaneOrder:
             result[here] = self._permutation(lane, int(epoch))[offsets[here]]
         return result
 
+    def lanes(self, rows: slice) -> range:
+        """Returns the lanes that consecutive rows of a batch come from."""
+        return range(rows.start // self.share, -(-rows.stop // self.share))
+
     def _permutation(self, lane: int, epoch: int) -> np.ndarray:
         cached = self._permutations.get(lane)
         if cached is None or cached[0] != epoch:
@@ -69,12 +73,12 @@ class LaneOrder:
 
 
 def gather(
-    shards: Sequence[Records], order: LaneOrder, step: int, rows: slice
+    shards: Mapping[int, Records], order: LaneOrder, step: int, rows: slice
 ) -> Records:
     """Collects rows of one global batch.
 
     Args:
-      shards: The phase's lanes, in order.
+      shards: The phase's lanes by number; at least those of the rows.
       order: Their order.
       step: Step within the phase.
       rows: Consecutive rows of the global batch.
@@ -83,10 +87,8 @@ def gather(
       The examples, in row order.
     """
     parts = []
-    for lane in range(rows.start // order.share, len(shards)):
+    for lane in order.lanes(rows):
         first = lane * order.share
-        if first >= rows.stop:
-            break
         wanted = slice(
             max(rows.start - first, 0), min(rows.stop - first, order.share)
         )

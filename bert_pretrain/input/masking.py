@@ -21,6 +21,7 @@ class Masking:
 
     Attributes:
       key: `random_bits.stream_key` of the run's masks.
+      stream: The phase, see `random_bits.example_bits`.
       max_predictions_per_seq: P, static width of the predictions.
       masked_lm_prob: Share of a sequence's tokens, [CLS] and [SEP] counted.
       vocab_size: Random replacements are uniform over [0, vocab_size).
@@ -29,6 +30,7 @@ class Masking:
     """
 
     key: int
+    stream: int
     max_predictions_per_seq: int
     masked_lm_prob: float
     vocab_size: int
@@ -59,7 +61,7 @@ class Masking:
         n, seq_length = ids.shape
         width = self.max_predictions_per_seq
         bits = random_bits.example_bits(
-            self.key, first_index, n, seq_length + 2 * width
+            self.key, self.stream, first_index, n, seq_length + 2 * width
         )
         order, action, replacement = tf.split(
             tf.cast(bits, tf.int64), [seq_length, width, width], axis=1

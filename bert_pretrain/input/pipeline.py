@@ -21,7 +21,7 @@ from bert_pretrain.input.masking import Masking
 from bert_pretrain.input.prepared import PreparedData
 
 # Held-out masks are the same whatever the recipe's seed: runs compare.
-_EVALUATION_SEED = 0
+_HELDOUT_KEY = random_bits.stream_key(0, "heldout_masks")
 
 
 def train_dataset(
@@ -30,6 +30,7 @@ def train_dataset(
     phase_index: int,
     first_step: int,
     plan: phase_arithmetic.BatchPlan,
+    context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
     """Builds the batches of one phase from any step on.
 
@@ -38,34 +39,48 @@ def train_dataset(
       config: The recipe.
       phase_index: Which phase.
       first_step: Step within the phase to begin with; earlier examples are
-        not read, drawn or masked.
+        not drawn or masked.
       plan: How the phase's global batch is computed.
+      context: Which of several hosts this is; it reads its lanes alone.
 
     Returns:
-      Elements as the module describes, replica after replica, step after
-      step, to the end of the phase.
+      Elements as the module describes, this host's replicas one after the
+      other, step after step, to the end of the phase.
+
+    Raises:
+      ConfigError: If a shard is damaged.
     """
     phase = config.trainer.phases[phase_index]
     span = phase_arithmetic.spans(config.trainer.phases)[phase_index]
-    shards = data.shards(phase.seq_length, "train")
+    split = data.manifest.dataset(phase.seq_length).splits["train"]
     order = lanes.LaneOrder(
-        len(shards[0].ids),
-        len(shards),
+        split.shards[0].examples,
+        len(split.shards),
         phase.global_batch_size,
         # Phases of one length must not start with the same examples again.
         random_bits.stream_key(config.trainer.seed, f"order/{phase_index}"),
     )
+    hosts = context.num_input_pipelines if context else 1
+    host = context.input_pipeline_id if context else 0
+    replicas = range(plan.replicas)[
+        host * plan.replicas // hosts : (host + 1) * plan.replicas // hosts
+    ]
+    rows = [
+        slice(r * plan.per_replica, (r + 1) * plan.per_replica)
+        for r in replicas
+    ]
+    wanted = order.lanes(slice(rows[0].start, rows[-1].stop))
+    shards = data.shards(phase.seq_length, "train", wanted)
 
     def elements() -> Iterator[tuple]:
         for step in range(first_step, phase.train_steps):
             base = span.first_example + step * phase.global_batch_size
-            for replica in range(plan.replicas):
-                first = replica * plan.per_replica
-                rows = slice(first, first + plan.per_replica)
-                batch = lanes.gather(shards, order, step, rows)
-                yield (*_as_int32(batch), base + first)
+            for part in rows:
+                batch = lanes.gather(shards, order, step, part)
+                yield (*_as_int32(batch), base + part.start)
 
-    masking = make_masking(data, config, phase, config.trainer.seed)
+    key = random_bits.stream_key(config.trainer.seed, "masks")
+    masking = _masking(data, config, phase, key, phase_index)
     shape = (plan.accumulation_steps, plan.micro_batch_size)
 
     def to_micro_batches(*element):
@@ -102,7 +117,7 @@ def eval_dataset(
       float32 [batch_size]. The masks are the same in every evaluation.
     """
     shards = data.shards(phase.seq_length, "heldout")
-    whole = Records(*map(np.concatenate, zip(*shards, strict=True)))
+    whole = Records(*map(np.concatenate, zip(*shards.values(), strict=True)))
     count = len(whole.ids)
 
     def elements() -> Iterator[tuple]:
@@ -111,7 +126,7 @@ def eval_dataset(
             batch = Records(*(field[rows] for field in whole))
             yield (*_as_int32(batch), first)
 
-    masking = make_masking(data, config, phase, _EVALUATION_SEED)
+    masking = _masking(data, config, phase, _HELDOUT_KEY, 0)
 
     def masked(*element):
         features = masking(*element)
@@ -128,15 +143,15 @@ def eval_dataset(
     )
 
 
-def make_masking(
-    data: PreparedData, config: Config, phase: Phase, seed: int
+def _masking(
+    data: PreparedData, config: Config, phase: Phase, key: int, stream: int
 ) -> Masking:
-    """Returns the masking of a phase."""
     return Masking(
-        key=random_bits.stream_key(seed, "masks"),
+        key=key,
+        stream=stream,
         max_predictions_per_seq=phase.max_predictions_per_seq,
         masked_lm_prob=config.task.data.masked_lm_prob,
-        vocab_size=len(data.vocabulary),
+        vocab_size=data.vocab_size,
         mask_id=data.mask_id,
         special_ids=data.special_ids,
     )

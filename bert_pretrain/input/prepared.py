@@ -1,16 +1,16 @@
 """A prepared folder, checked against the recipe before the first step."""
 
 import io
-import os
 
 import numpy as np
-import tensorflow as tf
 
+from bert_pretrain import files, tokenizer
 from bert_pretrain.config import Config, ConfigError
 from bert_pretrain.data import records
-from bert_pretrain.data.manifest import Manifest
+from bert_pretrain.data.manifest import Dataset, Manifest
 
-_PAD, _CLS, _SEP, _MASK = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
+# A vocabulary may be padded up to a multiple of this in the model.
+_VOCAB_PADDING = 128
 
 
 class PreparedData:
@@ -18,7 +18,7 @@ class PreparedData:
 
     Attributes:
       manifest: Its manifest.
-      vocabulary: Tokens in id order.
+      vocab_size: Tokens of its vocabulary.
       special_ids: Ids that masking leaves alone: [PAD], [CLS], [SEP].
       mask_id: Id of [MASK].
     """
@@ -27,7 +27,8 @@ class PreparedData:
         """Opens the folder.
 
         Raises:
-          ConfigError: If there is no complete prepared data.
+          ConfigError: If there is no complete prepared data, or its
+            vocabulary is not the one the shards were made with.
         """
         if not input_path:
             raise ConfigError(
@@ -35,19 +36,28 @@ class PreparedData:
                 "-m bert_pretrain.prepare --output_dir=...` wrote, e.g. "
                 "--params_override=task.data.input_path=demo/data."
             )
+        self._path = input_path
         try:
             self.manifest = Manifest.load(input_path)
+            vocabulary = tokenizer.Vocabulary.load(
+                files.join(input_path, self.manifest.vocab_file)
+            )
         except (OSError, ValueError) as e:
             raise ConfigError(f"task.data.input_path: {e}") from e
-        self._path = input_path
-        vocab_file = os.path.join(input_path, self.manifest.vocab_file)
-        with tf.io.gfile.GFile(vocab_file) as f:
-            self.vocabulary = f.read().split("\n")[
-                : self.manifest.tokenizer.vocab_size
-            ]
-        ids = {token: i for i, token in enumerate(self.vocabulary)}
-        self.special_ids = tuple(ids[t] for t in (_PAD, _CLS, _SEP))
-        self.mask_id = ids[_MASK]
+        made_with = self.manifest.tokenizer
+        identity = tokenizer.identity(vocabulary, made_with.lower_case)
+        if identity != made_with.identity:
+            raise self._damaged(
+                self.manifest.vocab_file,
+                "is not the vocabulary that the manifest names "
+                f"({identity[:12]} there, {made_with.identity[:12]} in it)",
+            )
+        ids = vocabulary.special_ids()
+        self.vocab_size = len(vocabulary)
+        self.special_ids = tuple(
+            ids[t] for t in (tokenizer.PAD, tokenizer.CLS, tokenizer.SEP)
+        )
+        self.mask_id = ids[tokenizer.MASK]
 
     def check(self, config: Config) -> None:
         """Checks that the data fits the recipe.
@@ -55,14 +65,13 @@ class PreparedData:
         Raises:
           ConfigError: Naming what differs, both values and the remedy.
         """
-        have = self.manifest.tokenizer.vocab_size
         want = config.task.model.encoder.bert.vocab_size
-        if have > want:
+        if not 0 <= want - self.vocab_size < _VOCAB_PADDING:
             raise ConfigError(
-                f"The vocabulary of {self._path} has {have} tokens, but "
-                f"task.model.encoder.bert.vocab_size is {want}: ids from "
-                f"{want} on would have no embedding. Set vocab_size: {have}, "
-                "or prepare with the vocabulary of the model."
+                f"The vocabulary of {self._path} has {self.vocab_size} tokens, "
+                f"but task.model.encoder.bert.vocab_size is {want}. Set "
+                f"vocab_size: {self.vocab_size} (up to {_VOCAB_PADDING - 1} "
+                "more as padding), or prepare with the model's vocabulary."
             )
         seed = config.task.data.prepared_seed
         if seed is not None and seed != self.manifest.seed:
@@ -82,50 +91,57 @@ class PreparedData:
             for split in ("train", "heldout"):
                 self._check_sizes(dataset, split)
 
-    def _check_sizes(self, dataset, split: str) -> None:
+    def _check_sizes(self, dataset: Dataset, split: str) -> None:
         for shard in dataset.splits[split].shards:
-            path = os.path.join(self._path, shard.file)
-            try:
-                size = tf.io.gfile.stat(path).length
-            except tf.errors.OpError as e:
-                raise ConfigError(
-                    f"Shard {path} cannot be read ({e.message}), but the "
-                    "manifest lists it. Prepare the folder again."
-                ) from e
+            size = files.size(files.join(self._path, shard.file))
+            if size is None:
+                raise self._damaged(shard.file, "is missing")
             if size != shard.bytes:
-                raise ConfigError(
-                    f"Shard {path} has {size} bytes; the manifest says "
-                    f"{shard.bytes}. It was cut short or changed. Find the "
-                    "damage with `python -m bert_pretrain.prepare --verify="
-                    f"{self._path}`, or prepare again."
+                raise self._damaged(
+                    shard.file,
+                    f"has {size} bytes, the manifest says {shard.bytes}",
                 )
 
-    def shards(self, seq_length: int, split: str) -> list[records.Records]:
-        """Reads all shards of one length and split.
+    def shards(
+        self, seq_length: int, split: str, wanted: range | None = None
+    ) -> dict[int, records.Records]:
+        """Reads shards of one length and split.
 
         Args:
           seq_length: Length of the examples.
           split: `train` or `heldout`.
+          wanted: Numbers of the shards to read; all by default.
 
         Returns:
-          One `Records` per shard; for `train` all equally long.
+          `Records` by shard number; for `train` all equally long.
+
+        Raises:
+          ConfigError: If a shard is not what the manifest says; names it.
         """
         dataset = self.manifest.dataset(seq_length)
-        return [
-            records.read_shard(
-                os.path.join(self._path, shard.file),
-                seq_length,
-                dataset.id_dtype,
+        infos = dataset.splits[split].shards
+        result = {}
+        for number in wanted or range(len(infos)):
+            name = infos[number].file
+            path = files.join(self._path, name)
+            content = files.read_bytes(path)
+            if files.sha256(content) != infos[number].sha256:
+                raise self._damaged(name, "differs from its checksum")
+            result[number] = records.parse_shard(
+                path, content, seq_length, dataset.id_dtype
             )
-            for shard in dataset.splits[split].shards
-        ]
+        return result
 
     def token_counts(self) -> np.ndarray:
         """Returns the training text's count of each id, int64 [vocab_size]."""
         counts = self.manifest.token_counts
-        path = os.path.join(self._path, counts.file)
-        with tf.io.gfile.GFile(path, "rb") as f:
-            return np.load(io.BytesIO(f.read()), allow_pickle=False)
+        try:
+            content = files.read_bytes(files.join(self._path, counts.file))
+        except FileNotFoundError as e:
+            raise self._damaged(counts.file, "is missing") from e
+        if files.sha256(content) != counts.sha256:
+            raise self._damaged(counts.file, "differs from its checksum")
+        return np.load(io.BytesIO(content), allow_pickle=False)
 
     def identity(self) -> dict[str, object]:
         """What makes a run on other data another run, for `model_dir`."""
@@ -136,3 +152,10 @@ class PreparedData:
                 for length, d in sorted(self.manifest.datasets.items())
             },
         }
+
+    def _damaged(self, name: str, what: str) -> ConfigError:
+        return ConfigError(
+            f"{files.join(self._path, name)} {what}. See what else is damaged "
+            f"with `python -m bert_pretrain.prepare --verify={self._path}`, "
+            "then prepare the folder again with --overwrite."
+        )

@@ -17,17 +17,18 @@ _scope = threading.local()  # MirroredStrategy traces a thread per replica.
 
 
 @contextlib.contextmanager
-def keyed_by(first_index: tf.Tensor):
+def keyed_by(stream: int, first_index: tf.Tensor):
     """Names the examples of the micro-batch computed inside.
 
     Args:
+      stream: The phase, see `random_bits.example_bits`.
       first_index: int64 scalar, stream index of the batch's first example.
     """
-    _scope.first_index = first_index
+    _scope.examples = stream, first_index
     try:
         yield
     finally:
-        _scope.first_index = None
+        _scope.examples = None
 
 
 class ExampleDropout(tf_keras.layers.Layer):
@@ -47,18 +48,18 @@ class ExampleDropout(tf_keras.layers.Layer):
         """Drops values of `inputs` [examples, ...] while training."""
         if not training or not self.rate:
             return inputs
-        first_index = getattr(_scope, "first_index", None)
-        if first_index is None:
+        scope = getattr(_scope, "examples", None)
+        if scope is None:
             raise RuntimeError(
                 f"{self.name} drops values in training: call the model inside "
-                "dropout.keyed_by(first_index)."
+                "dropout.keyed_by(stream, first_index)."
             )
         examples, *shape = inputs.shape
         values = 1
         for dim in shape:
             values *= dim
         words = random_bits.example_bits(
-            self._key, first_index, examples, -(-values // 2)
+            self._key, *scope, examples, -(-values // 2)
         )
         # Two 16-bit draws per word halve the cost of the random numbers.
         draws = tf.reshape(tf.bitcast(words, tf.uint16), [examples, -1])

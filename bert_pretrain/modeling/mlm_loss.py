@@ -26,59 +26,54 @@ def mlm_sums(
     bias: tf.Tensor,
     labels: tf.Tensor,
     weights: tf.Tensor,
+    dtype: tf.DType = tf.float32,
 ) -> MlmSums:
     """Sums cross-entropy and hits of the masked tokens.
 
     Args:
-      hidden: [n, width], transformed encoder outputs at the predictions, in
-        the dtype of the matrix products.
-      table: [vocab_size, width], output embedding, same dtype.
+      hidden: float32 [n, width], transformed encoder outputs at the
+        predictions.
+      table: float32 [vocab_size, width], output embedding.
       bias: float32 [vocab_size].
       labels: int32 [n], ids in [0, vocab_size).
       weights: float32 [n], 0 for unused predictions.
+      dtype: Of the matrix products and of the logits between them; all else
+        is computed in float32.
 
     Returns:
-      Sums; `loss` is differentiable in `hidden`, `table` and `bias`. Logits
-      are added up and normalised in float32.
+      Sums; `loss` is differentiable in `hidden`, `table` and `bias`.
     """
-    loss, hits = _loss_and_hits(hidden, table, bias, labels, weights)
-    return MlmSums(loss, hits)
 
+    @tf.custom_gradient
+    def loss_and_hits(hidden, table, bias):
+        low_hidden, low_table = tf.cast(hidden, dtype), tf.cast(table, dtype)
+        logits = tf.matmul(low_hidden, low_table, transpose_b=True)
+        loss, hits, expected = _softmax(logits, bias, labels, weights)
 
-@tf.custom_gradient
-def _loss_and_hits(hidden, table, bias, labels, weights):
-    logits = tf.matmul(hidden, table, transpose_b=True)
-    loss, hits, probabilities = _softmax(logits, bias, labels, weights)
+        def grad(upstream, _):
+            # d loss / d logits = weights * (softmax - one_hot(labels)). The
+            # second part is added up in float32: in bfloat16 a sum over a
+            # frequent token's many predictions falls short.
+            rows, scale = labels[:, tf.newaxis], weights[:, tf.newaxis]
+            d_hidden = tf.matmul(expected, low_table)
+            d_hidden = tf.cast(d_hidden, tf.float32)
+            d_hidden -= scale * tf.gather(table, labels)
+            d_table = tf.matmul(expected, low_hidden, transpose_a=True)
+            d_table = tf.tensor_scatter_nd_sub(
+                tf.cast(d_table, tf.float32), rows, scale * hidden
+            )
+            d_bias = tf.reduce_sum(tf.cast(expected, tf.float32), axis=0)
+            d_bias = tf.tensor_scatter_nd_sub(d_bias, rows, weights)
+            return d_hidden * upstream, d_table * upstream, d_bias * upstream
 
-    def grad(upstream, _):
-        # d loss / d logits = weights * (softmax - one_hot(labels)).
-        scaled = hidden * tf.cast(weights[:, tf.newaxis], hidden.dtype)
-        d_hidden = tf.matmul(probabilities, table) - tf.gather(
-            table, labels
-        ) * tf.cast(weights[:, tf.newaxis], table.dtype)
-        d_table = tf.matmul(probabilities, hidden, transpose_a=True)
-        d_table = tf.tensor_scatter_nd_sub(
-            d_table, labels[:, tf.newaxis], scaled
-        )
-        ones = tf.ones([1, probabilities.shape[0]], probabilities.dtype)
-        d_bias = tf.cast(tf.matmul(ones, probabilities)[0], tf.float32)
-        d_bias = tf.tensor_scatter_nd_sub(
-            d_bias, labels[:, tf.newaxis], weights
-        )
-        return (
-            d_hidden * tf.cast(upstream, d_hidden.dtype),
-            d_table * tf.cast(upstream, d_table.dtype),
-            d_bias * upstream,
-            None,
-            None,
-        )
+        return (loss, hits), grad
 
-    return (loss, hits), grad
+    return MlmSums(*loss_and_hits(hidden, table, bias))
 
 
 @tf.function(jit_compile=True, autograph=False)
 def _softmax(logits, bias, labels, weights):
-    """One fused pass: loss and hit sums, weighted probabilities [n, vocab]."""
+    """One fused pass: loss and hit sums, weighted softmax [n, vocab_size]."""
     shifted = tf.cast(logits, tf.float32) + bias
     label_logit = tf.gather(shifted, labels, batch_dims=1)
     maximum = tf.reduce_max(shifted, axis=1)
@@ -86,9 +81,9 @@ def _softmax(logits, bias, labels, weights):
     total = tf.reduce_sum(exponent, axis=1)
     losses = tf.math.log(total) + maximum - label_logit
     hits = tf.cast(label_logit >= maximum, tf.float32)
-    probabilities = exponent * (weights / total)[:, tf.newaxis]
+    expected = exponent * (weights / total)[:, tf.newaxis]
     return (
         tf.reduce_sum(weights * losses),
         tf.reduce_sum(weights * hits),
-        tf.cast(probabilities, logits.dtype),
+        tf.cast(expected, logits.dtype),
     )

@@ -128,13 +128,13 @@ def losses(
     ]
     (head,) = model.classification_heads
     hidden = model.masked_lm.transform(sequence, batch["masked_lm_positions"])
-    dtype = model.masked_lm.compute_dtype
     mlm = mlm_sums(
-        tf.cast(hidden, dtype),
-        tf.cast(model.encoder_network.get_embedding_table(), dtype),
+        tf.cast(hidden, tf.float32),
+        tf.convert_to_tensor(model.encoder_network.get_embedding_table()),
         tf.convert_to_tensor(model.masked_lm.bias),
         tf.reshape(batch["masked_lm_ids"], [-1]),
         tf.reshape(mlm_weights, [-1]),
+        tf.as_dtype(model.masked_lm.compute_dtype),
     )
     logits = tf.cast(head(sequence, training=training), tf.float32)
     labels = batch["next_sentence_labels"]

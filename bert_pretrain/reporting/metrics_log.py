@@ -37,10 +37,13 @@ def _split(path: str, last_step: int) -> tuple[list[dict], int]:
     """Returns the lines up to `last_step` and how many others there were."""
     kept, dropped = [], 0
     if files.size(path) is not None:
-        for text in files.read_bytes(path).splitlines():
+        # A line counts once its newline is written.
+        *complete, rest = files.read_bytes(path).split(b"\n")
+        dropped += bool(rest)
+        for text in complete:
             try:
                 line = json.loads(text)
-            except ValueError:  # Killed while writing it.
+            except ValueError:  # Not ours, or damaged.
                 line = None
             if line is not None and line["step"] <= last_step:
                 kept.append(line)

@@ -1,6 +1,8 @@
 """`model_dir`: one run of one recipe, and the check that it stays so."""
 
+import fcntl
 import json
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -52,9 +54,13 @@ class ModelDir:
         self.heldout = files.join(path, "heldout.json")
         self.summary = files.join(path, "summary.json")
         self.tensorboard = files.join(path, "tensorboard")
+        self._lock_file = None
 
     def claim(self, config: Config, data_identity: dict[str, Any]) -> None:
         """Makes the folder this recipe's, or checks that it is.
+
+        A folder without a checkpoint has trained nothing that counts: the
+        recipe may still be corrected.
 
         Args:
           config: The recipe about to run.
@@ -62,26 +68,52 @@ class ModelDir:
 
         Raises:
           ConfigError: If the folder belongs to another recipe or other data,
-            or cannot be written.
+            is in use, or cannot be written.
         """
         data_identity = _json_form(data_identity)
+        claimed = files.size(self.params) is not None
+        if self.has_checkpoint and not claimed:
+            raise ConfigError(
+                f"--model_dir={self.path} holds checkpoints but no "
+                "params.yaml: another program wrote them. Choose a new folder."
+            )
+        if self.has_checkpoint:
+            self._compare(config, data_identity)
         try:
-            if files.size(self.params) is not None:
-                self._compare(config, data_identity)
-                self._remove_partial_checkpoints()
-                return
-            if files.size(files.join(self.path, "checkpoint")) is not None:
-                raise ConfigError(
-                    f"--model_dir={self.path} holds checkpoints but no "
-                    "params.yaml: another program wrote them. Choose a new "
-                    "folder."
-                )
-            write_json(self.data, data_identity)
-            text = config_lib.to_yaml(config)
-            files.write_bytes(self.params, text.encode())
+            self._lock()
+            self._remove_partial_checkpoints()
+            if not self.has_checkpoint:
+                write_json(self.data, data_identity)
+                text = config_lib.to_yaml(config)
+                files.write_bytes(self.params, text.encode())
         except OSError as e:
             raise ConfigError(
                 f"--model_dir={self.path} cannot be written: {e.strerror or e}."
+            ) from e
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a checkpoint was completed here."""
+        return files.size(files.join(self.path, "checkpoint")) is not None
+
+    def release(self) -> None:
+        """Lets another process claim the folder; the process's end does too."""
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    def _lock(self) -> None:
+        """Keeps a second process on this machine out."""
+        if files.is_remote(self.path):
+            return
+        os.makedirs(self.path, exist_ok=True)
+        self._lock_file = open(files.join(self.path, ".lock"), "w")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise ConfigError(
+                f"--model_dir={self.path} is in use: another process trains "
+                "there. Wait for it, or choose another folder."
             ) from e
 
     def _remove_partial_checkpoints(self) -> None:

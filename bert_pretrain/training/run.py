@@ -47,13 +47,18 @@ class PretrainRun:
     """Trains a recipe in a `model_dir`; resumes what is there.
 
     Attributes:
+      model_dir: The run's folder.
       model: The model.
       optimizer: LAMB; its `iterations` are the global step.
       controller: orbit's, with the checkpoint restored.
     """
 
     def __init__(
-        self, config: Config, model_dir: str, say: Callable[[str], None] = print
+        self,
+        config: Config,
+        model_dir: str,
+        say: Callable[[str], None] = print,
+        must_resume: bool = False,
     ):
         """Checks everything that can be wrong, then restores.
 
@@ -61,21 +66,23 @@ class PretrainRun:
           config: A valid recipe.
           model_dir: The run's folder.
           say: Receives the lines about the set-up.
+          must_resume: Refuse a folder without a checkpoint.
 
         Raises:
           ConfigError: Before anything is written: data, batch or devices do
             not fit the recipe, or the folder belongs to another run.
         """
         self._config = config
+        self.model_dir = model_dir
         self._phases = config.trainer.phases
         self._spans = phase_arithmetic.spans(self._phases)
         self._data = PreparedData(config.task.data.input_path)
         self._data.check(config)
         self._strategy = make_strategy(config.runtime)
         self._plans = self._plan_batches(say)
-        self._schedule = make_schedule(config)
         with self._strategy.scope():
             try:
+                self._schedule = make_schedule(config)
                 self.optimizer = LAMB(
                     self._schedule,
                     **dataclasses.asdict(config.trainer.optimizer),
@@ -92,6 +99,11 @@ class PretrainRun:
                 self._strategy, self.model, self._data.token_counts()
             )
         self._dir = ModelDir(model_dir)
+        if must_resume and not self._dir.has_checkpoint:
+            raise ConfigError(
+                f"--model_dir={model_dir} has no checkpoint to evaluate. Train "
+                "first: --mode=train_and_eval."
+            )
         self._dir.claim(config, self._data.identity())
         checkpoint = tf.train.Checkpoint(
             model=self.model,
@@ -133,16 +145,14 @@ class PretrainRun:
         return self._spans[-1].last_step
 
     @property
-    def trained(self) -> bool:
-        """Whether no step is left to train."""
-        return self.step >= self.total_steps
+    def complete(self) -> bool:
+        """Whether nothing is left to train or to evaluate."""
+        return (
+            self.step >= self.total_steps
+            and self._phases[-1].name in self._heldout
+        )
 
-    @property
-    def evaluated(self) -> bool:
-        """Whether the final weights were evaluated."""
-        return self._phases[-1].name in self._heldout
-
-    def train(self, evaluate: bool = True) -> None:
+    def train(self) -> None:
         """Trains all that is left, evaluating after each phase."""
         self._log = MetricsLog(self._dir.metrics, self.step)
         self._progress = Progress(self.total_steps, self.step)
@@ -151,7 +161,7 @@ class PretrainRun:
             for phase, span in zip(self._phases, self._spans, strict=True):
                 if self.step < span.last_step:
                     self._train_phase(span)
-                due = evaluate and phase.name not in self._heldout
+                due = phase.name not in self._heldout
                 if due and self.step == span.last_step:
                     self._evaluate(phase)
         finally:
@@ -162,8 +172,22 @@ class PretrainRun:
         index = phase_arithmetic.phase_at(max(self.step - 1, 0), self._phases)
         return self._heldout_results(self._phases[index or 0])
 
+    def close(self) -> None:
+        """Leaves the folder to other processes."""
+        self._dir.release()
+
     def write_summary(self, command: str) -> dict[str, Any]:
-        """Writes `summary.json` of a complete run and returns it."""
+        """Writes `summary.json` of a complete run, unless it is there.
+
+        Args:
+          command: What trained it, for the record.
+
+        Returns:
+          Its contents.
+        """
+        written = summary_lib.read_json(self._dir.summary, None)
+        if written is not None:
+            return written
         phases = self.results()
         result = {
             "unigram_loss": phases[-1]["unigram_loss"],
@@ -176,7 +200,7 @@ class PretrainRun:
         return result
 
     def results(self) -> list[dict[str, Any]]:
-        """Returns the held-out results of the phases evaluated so far."""
+        """Returns the held-out results of every phase."""
         return [
             {
                 "name": phase.name,
@@ -186,7 +210,6 @@ class PretrainRun:
                 **self._heldout[phase.name],
             }
             for phase in self._phases
-            if phase.name in self._heldout
         ]
 
     def _plan_batches(self, say) -> list[phase_arithmetic.BatchPlan]:
@@ -224,11 +247,11 @@ class PretrainRun:
         first_step = self.step - span.first_step
         self._phase, self._span = phase, span
         dataset = self._strategy.distribute_datasets_from_function(
-            lambda _: pipeline.train_dataset(
-                self._data, self._config, span.index, first_step, plan
+            lambda context: pipeline.train_dataset(
+                self._data, self._config, span.index, first_step, plan, context
             )
         )
-        self._trainer.start_phase(dataset, phase.global_batch_size)
+        self._trainer.start_phase(dataset, phase.global_batch_size, span.index)
         self._loop_started, self._loop_step = time.monotonic(), self.step
         with _orbit_is_quiet():
             self.controller.train(steps=span.last_step)

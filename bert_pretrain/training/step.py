@@ -30,13 +30,17 @@ class TrainStep:
         optimizer.build(self._variables)
 
     def __call__(
-        self, batch: dict[str, tf.Tensor], global_batch_size: int
+        self,
+        batch: dict[str, tf.Tensor],
+        global_batch_size: int,
+        phase_index: int,
     ) -> dict[str, tf.Tensor]:
         """Updates the model by one global batch.
 
         Args:
           batch: This replica's features, [accumulation, micro_batch, ...].
           global_batch_size: Sequences of the step over all replicas.
+          phase_index: Which phase; it keys the dropout with the examples.
 
         Returns:
           `METRICS`, float32 scalars of the global batch, equal on every
@@ -55,7 +59,8 @@ class TrainStep:
 
         def micro_batch(i):
             features = {name: value[i] for name, value in batch.items()}
-            return self._gradients(features, mlm_weights[i], nsp_weights[i])
+            with dropout.keyed_by(phase_index, features["first_index"]):
+                return self._gradients(features, mlm_weights[i], nsp_weights[i])
 
         gradients, sums = _accumulate(
             micro_batch, batch["first_index"].shape[0]
@@ -78,7 +83,7 @@ class TrainStep:
         }
 
     def _gradients(self, batch, mlm_weights, nsp_weights):
-        with tf.GradientTape() as tape, dropout.keyed_by(batch["first_index"]):
+        with tf.GradientTape() as tape:
             sums = pretrainer.losses(
                 self._model, batch, mlm_weights, nsp_weights, training=True
             )

@@ -20,12 +20,14 @@ class PretrainTrainer(orbit.StandardTrainer):
             name: tf_keras.metrics.Mean(name, dtype=tf.float32)
             for name in METRICS
         }
-        self._global_batch_size = None
+        self._phase = None
 
-    def start_phase(self, dataset, global_batch_size: int) -> None:
-        """Takes the batches and the compiled step of a phase."""
+    def start_phase(
+        self, dataset, global_batch_size: int, phase_index: int
+    ) -> None:
+        """Takes the batches of a phase; its step is compiled anew."""
         self.train_dataset = dataset
-        self._global_batch_size = global_batch_size
+        self._phase = global_batch_size, phase_index
         self._train_loop_fn = None
 
     def train_loop_begin(self):
@@ -37,7 +39,7 @@ class PretrainTrainer(orbit.StandardTrainer):
         """Computes one optimizer step on every replica."""
 
         def on_replica(batch):
-            metrics = self._step(batch, self._global_batch_size)
+            metrics = self._step(batch, *self._phase)
             for name, metric in self._metrics.items():
                 metric.update_state(metrics[name])
 

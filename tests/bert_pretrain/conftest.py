@@ -33,6 +33,8 @@ def prepared(tmp_path_factory):
             seq_lengths=LENGTHS,
             num_shards=SHARDS,
             random_seed=7,
+            # Sequences of very different lengths, so of different counts.
+            short_seq_prob=0.9,
         )
     )
     return str(output)

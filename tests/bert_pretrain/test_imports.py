@@ -13,8 +13,9 @@ PACKAGE = pathlib.Path(bert_pretrain.__file__).parent
 
 # From the ground up; a layer imports none above its own.
 LAYERS = (
-    ("files", "phases", "random_bits"),
-    ("config", "tokenizer"),
+    ("files", "phases", "random_bits", "strict_yaml"),
+    ("recipe_checks", "tokenizer"),
+    ("config",),
     ("data",),
     ("input", "modeling", "reporting"),
     ("training",),

@@ -10,10 +10,10 @@ LANES, PER_LANE, BATCH = 4, 30, 16
 def _shards():
     """Every example carries its own number, lane * PER_LANE + record."""
     numbers = np.arange(LANES * PER_LANE).reshape(LANES, PER_LANE)
-    return [
-        Records(row[:, np.newaxis], np.stack([row, row], 1), row)
-        for row in numbers
-    ]
+    return {
+        lane: Records(row[:, np.newaxis], np.stack([row, row], 1), row)
+        for lane, row in enumerate(numbers)
+    }
 
 
 def _batch(step, rows=slice(0, BATCH), seed=7):

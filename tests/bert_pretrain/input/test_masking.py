@@ -12,6 +12,7 @@ SPECIAL = (0, 2, 3)  # [PAD], [CLS], [SEP]
 def _masking(**changes):
     values = {
         "key": random_bits.stream_key(0, "masks"),
+        "stream": 0,
         "max_predictions_per_seq": WIDTH,
         "masked_lm_prob": 0.15,
         "vocab_size": VOCAB,
@@ -123,6 +124,16 @@ def test_a_sequence_of_special_tokens_predicts_nothing():
     )
     np.testing.assert_array_equal(out["masked_lm_weights"], [[0, 0]])
     np.testing.assert_array_equal(out["input_word_ids"], ids)
+
+
+def test_phases_share_no_random_numbers():
+    """Blocks of different sizes overlap, unless the phase parts them."""
+    key, zero = random_bits.stream_key(0, "masks"), tf.constant(0, tf.int64)
+    long = random_bits.example_bits(key, 0, zero, 4, 640).numpy().ravel()
+    short = random_bits.example_bits(key, 1, zero, 16, 160).numpy().ravel()
+    assert not np.intersect1d(long, short).size
+    same = random_bits.example_bits(key, 0, zero, 16, 160).numpy().ravel()
+    assert np.intersect1d(long, same).size == long.size, "the control"
 
 
 def test_indices_beyond_32_bits():

@@ -6,9 +6,9 @@ from bert_pretrain.config import BertEncoder, Encoder, Model
 from bert_pretrain.modeling import dropout, pretrainer
 
 
-def _drop(first, rows=8, rate=0.1, key=1, shape=(64, 5)):
+def _drop(first, rows=8, rate=0.1, key=1, shape=(64, 5), stream=0):
     layer = dropout.ExampleDropout(rate, key)
-    with dropout.keyed_by(tf.constant(first, tf.int64)):
+    with dropout.keyed_by(stream, tf.constant(first, tf.int64)):
         return layer(tf.ones((rows, *shape)), training=True).numpy()
 
 
@@ -17,6 +17,7 @@ def test_the_mask_belongs_to_the_example():
     np.testing.assert_array_equal(whole[3:5], _drop(3, 2))
     assert (whole != _drop(8, 8)).any()
     assert (whole != _drop(0, 8, key=2)).any()
+    assert (whole != _drop(0, 8, stream=1)).any()
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])

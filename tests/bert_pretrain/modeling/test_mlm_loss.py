@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from bert_pretrain.modeling.mlm_loss import mlm_sums
 
-N, WIDTH, VOCAB = 24, 16, 300
+N, WIDTH, VOCAB = 1200, 16, 300
 
 
 def _inputs(dtype=np.float64):
@@ -14,7 +14,7 @@ def _inputs(dtype=np.float64):
     bias = rng.normal(size=VOCAB).astype(dtype)
     labels = (hidden @ table.T + bias).argmax(1)
     labels[::2] = rng.integers(0, VOCAB, N // 2)  # Half hits, half misses.
-    labels[1] = labels[0]
+    labels[::5] = labels[0]  # A frequent token.
     return {
         "hidden": hidden,
         "table": table,
@@ -38,27 +38,31 @@ def _reference(hidden, table, bias, labels, weights):
     return loss, hits, error @ table, error.T @ hidden, error.sum(0)
 
 
-def _ours(dtype, transform=lambda f: f):
+def _tensors():
     values = _inputs()
-    tensors = [
-        tf.cast(values["hidden"], dtype),
-        tf.cast(values["table"], dtype),
-        tf.cast(values["bias"], tf.float32),
-    ]
-    labels = tf.cast(values["labels"], tf.int32)
-    weights = tf.cast(values["weights"], tf.float32)
+    return [
+        tf.cast(values[name], tf.float32)
+        for name in ("hidden", "table", "bias")
+    ], (
+        tf.cast(values["labels"], tf.int32),
+        tf.cast(values["weights"], tf.float32),
+    )
+
+
+def _ours(dtype, transform=lambda f: f):
+    tensors, others = _tensors()
 
     def compute():
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            sums = mlm_sums(*tensors, labels, weights)
+            sums = mlm_sums(*tensors, *others, dtype)
         return *sums, *tape.gradient(sums.loss, tensors)
 
     return [tf.cast(x, tf.float64).numpy() for x in transform(compute)()]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(tf.float32, 1e-5), (tf.bfloat16, 2e-2)]
+    ("dtype", "tolerance"), [(tf.float32, 1e-5), (tf.bfloat16, 8e-3)]
 )
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
 def test_loss_and_gradients_against_float64(dtype, tolerance, mode):
@@ -74,7 +78,9 @@ def test_loss_and_gradients_against_float64(dtype, tolerance, mode):
     ):
         scale = np.abs(reference).max()
         error = np.abs(ours - reference).max() / scale
-        assert error <= tolerance, (name, error)
+        # A near tie of two bfloat16 logits is a hit more or less.
+        allowed = 2e-2 if name == "hits" else tolerance
+        assert error <= allowed, (name, error)
 
 
 def test_the_check_can_fail():
@@ -85,18 +91,21 @@ def test_the_check_can_fail():
 
 
 def test_the_loss_scale_reaches_every_gradient():
-    values = _inputs()
-    hidden, table = (
-        tf.cast(values[n], tf.float32) for n in ("hidden", "table")
-    )
-    bias = tf.cast(values["bias"], tf.float32)
-    labels = tf.cast(values["labels"], tf.int32)
-    weights = tf.cast(values["weights"], tf.float32)
+    tensors, others = _tensors()
     gradients = []
     for scale in (1.0, 1024.0):
         with tf.GradientTape() as tape:
-            tape.watch([hidden, table, bias])
-            loss = scale * mlm_sums(hidden, table, bias, labels, weights).loss
-        gradients.append(tape.gradient(loss, [hidden, table, bias]))
+            tape.watch(tensors)
+            loss = scale * mlm_sums(*tensors, *others).loss
+        gradients.append(tape.gradient(loss, tensors))
     for plain, scaled in zip(*gradients, strict=True):
         np.testing.assert_array_equal(plain * 1024.0, scaled)
+
+
+def test_a_frequent_tokens_row_is_not_short_in_bfloat16():
+    """Summed in bfloat16, it would be one or two per cent short."""
+    row = _inputs()["labels"][0]
+    want = _reference(**_inputs())[3][row]
+    got = _ours(tf.bfloat16)[3][row]
+    along = (got * want).sum() / (want * want).sum()
+    assert abs(along - 1) < 2e-3

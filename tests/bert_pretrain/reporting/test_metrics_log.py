@@ -41,6 +41,14 @@ def test_a_line_cut_by_a_kill_is_dropped_and_the_rest_kept(tmp_path):
     assert _steps(path) == [2, 4]
 
 
+def test_a_line_without_its_newline_does_not_swallow_the_next(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    _write(path, [2, 4])
+    path.write_text(path.read_text()[:-1])
+    MetricsLog(str(path), 4).write({"step": 4, "seconds": 2.0})
+    assert _steps(path) == [2, 4]
+
+
 def test_an_intact_log_is_not_rewritten(tmp_path):
     path = tmp_path / "metrics.jsonl"
     _write(path, [2, 4])

@@ -17,7 +17,16 @@ STEPS = 3
 CLIP = 0.05
 
 
-def _train(recipe, replicas, micro, clip=CLIP):
+@pytest.fixture
+def recipe(recipe):
+    """Micro-batches with very different numbers of masked tokens."""
+    recipe.task.data.masked_lm_prob = 0.5
+    recipe.trainer.phases[0].seq_length = 64
+    recipe.trainer.phases[0].max_predictions_per_seq = 32
+    return recipe
+
+
+def _train(recipe, replicas, micro, clip=CLIP, change=lambda batch: batch):
     """Returns start, weights and metrics after `STEPS` updates."""
     strategy = (
         tf.distribute.OneDeviceStrategy("cpu:0")
@@ -35,54 +44,72 @@ def _train(recipe, replicas, micro, clip=CLIP):
         model = pretrainer.build_model(recipe.task.model, seed=3)
         step = TrainStep(model, LAMB(0.05, **arguments))
     dataset = strategy.distribute_datasets_from_function(
-        lambda _: pipeline.train_dataset(data, recipe, 0, 0, plan)
+        lambda context: pipeline.train_dataset(
+            data, recipe, 0, 0, plan, context
+        ).map(change)
     )
 
     @tf.function
     def run(batch):
-        return strategy.run(step, args=(batch, phase.global_batch_size))
+        return strategy.run(step, args=(batch, phase.global_batch_size, 0))
 
     start = [w.copy() for w in model.get_weights()]
     metrics = []
     for _, batch in zip(range(STEPS), dataset, strict=False):
-        values = strategy.experimental_local_results(
-            tf.nest.map_structure(
-                lambda v: strategy.experimental_local_results(v)[0],
-                run(batch),
-            )
-        )[0]
-        metrics.append({k: float(v) for k, v in values.items()})
+        values = run(batch)
+        metrics.append(
+            {
+                name: float(strategy.experimental_local_results(value)[0])
+                for name, value in values.items()
+            }
+        )
     return start, model.get_weights(), metrics
 
 
-@pytest.fixture
-def reference(recipe):
-    return _train(recipe, 1, None)
+def _difference(start, one, other):
+    """Largest difference of two updates, relative to the update."""
+    return max(
+        np.abs(a - b).max() / (np.abs(a - s).max() + 1e-6)
+        for s, a, b in zip(start, one, other, strict=True)
+    )
+
+
+# float32 sums in another order, amplified by LAMB's first steps where a
+# gradient is near zero.
+TOLERANCE = 2e-3
 
 
 @pytest.mark.parametrize(
     ("replicas", "micro"), [(1, 4), (1, 1), (2, None), (2, 2)]
 )
-def test_any_split_gives_the_same_update(recipe, reference, replicas, micro):
-    start, want, want_metrics = reference
+def test_any_split_gives_the_same_update(recipe, replicas, micro):
+    start, want, want_metrics = _train(recipe, 1, None)
     assert all(m["grad_norm"] > CLIP for m in want_metrics), "clip is active"
     _, got, metrics = _train(recipe, replicas, micro)
-    for before, one, other in zip(start, want, got, strict=True):
-        moved = np.abs(one - before).max()
-        # float32 sums in another order; LAMB's first steps amplify them
-        # where a gradient is near zero.
-        assert np.abs(one - other).max() <= 2e-3 * moved + 1e-7
+    assert _difference(start, want, got) <= TOLERANCE
     for one, other in zip(want_metrics, metrics, strict=True):
         for name, value in one.items():
             assert other[name] == pytest.approx(value, rel=1e-4), name
 
 
-def test_the_comparison_can_fail(recipe, reference):
-    """Clipping less is a different update."""
-    start, want, _ = reference
-    recipe.trainer.phases[0].max_predictions_per_seq = 4
-    _, got, _ = _train(recipe, 1, None)
-    assert any(
-        np.abs(a - b).max() > 0.01 * np.abs(a - s).max()
-        for s, a, b in zip(start, want, got, strict=True)
-    )
+def test_a_mean_of_means_would_be_seen(recipe):
+    """The peers' fault: each micro-batch divided by its own count."""
+
+    def own_counts(batch):
+        weights = batch["masked_lm_weights"]
+        counts = tf.reduce_sum(weights, axis=[1, 2], keepdims=True)
+        tf.debugging.assert_greater(
+            tf.reduce_max(counts), 1.2 * tf.reduce_min(counts)
+        )
+        mean = tf.reduce_mean(counts)
+        return {**batch, "masked_lm_weights": weights * mean / counts}
+
+    start, want, _ = _train(recipe, 1, None)
+    _, wrong, _ = _train(recipe, 1, 1, change=own_counts)
+    assert _difference(start, want, wrong) > 5 * TOLERANCE
+
+
+def test_an_inactive_clip_would_be_seen(recipe):
+    start, want, _ = _train(recipe, 1, None)
+    _, unclipped, _ = _train(recipe, 1, None, clip=None)
+    assert _difference(start, want, unclipped) > 5 * TOLERANCE

@@ -4,8 +4,9 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 DEMO ?= demo
 # Another builder can stand in for docker, e.g. buildah: see CONTRIBUTING.md.
-IMAGE_BUILD ?= docker build -t lamb-tf
-IMAGE_RUN ?= docker run --rm lamb-tf
+LOCAL_BUILDER := $(wildcard ../shared/tools/build-image)
+IMAGE_BUILD ?= $(or $(LOCAL_BUILDER),docker build -t lamb-tf)
+IMAGE_RUN ?= $(if $(LOCAL_BUILDER),$(LOCAL_BUILDER) --run,docker run --rm lamb-tf)
 
 LOCKS := $(addprefix requirements/,build.lock lock.txt data.lock)
 # The locks are complete, so pip resolves nothing and builds with what is there.

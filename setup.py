@@ -30,7 +30,8 @@ EXTRAS = {
         "setuptools<81",
     ],
     "test": ["pytest", "ruff"],
-    "bench": ["optax", "jax"],
+    # The peers that benchmarks/ times beside ours.
+    "bench": ["tf-models-official==2.20.0", "tf_keras>=2.20,<2.21"],
 }
 
 setuptools.setup(

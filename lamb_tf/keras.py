@@ -70,7 +70,7 @@ class KerasAdapter(keras.optimizers.Optimizer):
             None if grad is None else dense(grad, variable)
             for grad, variable in zip(grads, variables, strict=True)
         ]
-        super().apply(grads, trainable_variables)
+        super().apply(grads, variables)
 
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any

@@ -12,13 +12,13 @@ RUN apt-get update -qq \
 WORKDIR /home/lamb/lamb-tf
 COPY requirements requirements
 RUN python3 -m venv /opt/venv \
- && pip="/opt/venv/bin/pip install -q --no-cache-dir --require-hashes" \
+ && pip="/opt/venv/bin/pip install -qq --no-cache-dir --require-hashes" \
  && $pip -r requirements/build.lock \
  && $pip --no-deps --no-build-isolation \
         -r requirements/lock.txt -r requirements/data.lock
 COPY --chown=lamb . .
 # The stamp tells make that the environment is complete.
-RUN /opt/venv/bin/pip install -q --no-deps --no-build-isolation -e . \
+RUN /opt/venv/bin/pip install -qq --no-deps --no-build-isolation -e . \
  && touch /opt/venv/.complete && chown lamb /home/lamb/lamb-tf
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
 CMD ["python", "-m", "bert_pretrain.pretrain", "--help"]
@@ -27,13 +27,13 @@ CMD ["python", "-m", "bert_pretrain.pretrain", "--help"]
 FROM base AS tpu
 ARG PIP_CERT
 RUN /opt/venv/bin/pip uninstall -q -y tensorflow \
- && /opt/venv/bin/pip install -q --no-cache-dir --no-deps \
+ && /opt/venv/bin/pip install -qq --no-cache-dir --no-deps \
         tensorflow-tpu==2.20.0 libtpu==0.0.29
 USER lamb
 
 FROM base AS gpu
 ARG PIP_CERT
-RUN /opt/venv/bin/pip install -q --no-cache-dir 'tensorflow[and-cuda]==2.20.0'
+RUN /opt/venv/bin/pip install -qq --no-cache-dir 'tensorflow[and-cuda]==2.20.0'
 USER lamb
 
 FROM base AS cpu

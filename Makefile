@@ -10,7 +10,7 @@ IMAGE_RUN ?= $(if $(LOCAL_BUILDER),$(LOCAL_BUILDER) --run,docker run --rm lamb-t
 
 LOCKS := $(addprefix requirements/,build.lock lock.txt data.lock)
 # The locks are complete, so pip resolves nothing and builds with what is there.
-INSTALL := $(PY) -m pip install -q --require-hashes --no-deps \
+INSTALL := $(PY) -m pip install -qq --require-hashes --no-deps \
 	--no-build-isolation
 STAMP := $(VENV)/.complete
 
@@ -31,9 +31,9 @@ $(STAMP): $(LOCKS) setup.py
 	{ echo "error: $(PYTHON) is not Python 3.11."; exit 1; }
 	@echo "Installing into $(VENV) (about 3 GB, a minute or two) ..."
 	$(PYTHON) -m venv --clear $(VENV)
-	$(PY) -m pip install -q --require-hashes -r requirements/build.lock
+	$(PY) -m pip install -qq --require-hashes -r requirements/build.lock
 	$(INSTALL) -r requirements/lock.txt -r requirements/data.lock
-	$(PY) -m pip install -q --no-deps --no-build-isolation -e .
+	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(STAMP) ## Real text -> phase 1 -> phase 2 -> held-out table; resumes.

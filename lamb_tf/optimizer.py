@@ -226,11 +226,14 @@ class LayerwiseOptimizer:
         entry = self._entries.value[index]
         device = variable.device
         programs = self._programs.value
-        if entry.layer not in programs:
-            programs[entry.layer] = update_lib.program(
+        # A function for each shape: one for all would trace as often, and
+        # TensorFlow would warn of it.
+        key = entry.layer, tuple(variable.shape), str(variable.dtype)
+        if key not in programs:
+            programs[key] = update_lib.program(
                 self.rule, entry.layer, self._jit_compile_update
             )
-        programs[entry.layer](
+        programs[key](
             _local(variable, device),
             update_lib.dense(gradient, variable),
             tf.convert_to_tensor(learning_rate),

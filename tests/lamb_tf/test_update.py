@@ -25,6 +25,18 @@ def test_one_trace_per_shape_and_none_after_the_first_step(host):
     assert int(optimizer.iterations) == 20
 
 
+def test_many_shapes_bring_no_retracing_warning(host, caplog):
+    shapes = {
+        f"{name}/kernel": (i + 2, 3) for i, name in enumerate("abcdefghij")
+    }
+    weights, gradients = problems.make(shapes=shapes, steps=2)
+    optimizer = host.LAMB(1e-3, weight_decay=0.1)
+    tf.get_logger().propagate = True  # To caplog.
+    problems.train(host, optimizer, weights, gradients)
+    assert traces(optimizer) == len(shapes)
+    assert "retracing" not in caplog.text
+
+
 def test_flags_cost_one_trace_each(host):
     weights, gradients = problems.make(
         shapes={"a": (6, 5), "b": (6, 5), "gamma": (6, 5), "c": (6, 5)}

@@ -1,10 +1,15 @@
 """The distribution strategy of a recipe's `runtime`."""
 
+import glob
+
 import tensorflow as tf
 import tf_keras
 from official.common import distribute_utils
 
 from bert_pretrain.config import ConfigError, Runtime
+
+# Where a TPU VM has its chips: up to v4, and from v5 on.
+_TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 
 
 def make_strategy(runtime: Runtime) -> tf.distribute.Strategy:
@@ -15,6 +20,7 @@ def make_strategy(runtime: Runtime) -> tf.distribute.Strategy:
     Raises:
       ConfigError: If the devices it names are not there.
     """
+    _check_local_tpu(runtime)
     dtype = runtime.mixed_precision_dtype
     tf_keras.mixed_precision.set_global_policy(
         "float32" if dtype == "float32" else f"mixed_{dtype}"
@@ -49,3 +55,17 @@ def make_strategy(runtime: Runtime) -> tf.distribute.Strategy:
             "use --tpu=local and the `tpu` stage of the Dockerfile, which "
             "brings tensorflow-tpu and the libtpu that fits it."
         ) from e
+
+
+def _check_local_tpu(runtime: Runtime) -> None:
+    """Refuses `--tpu=local` without a TPU, on which libtpu waits for ever."""
+    if (
+        runtime.distribution_strategy == "tpu"
+        and runtime.tpu in ("", "local")
+        and not any(map(glob.glob, _TPU_DEVICES))
+    ):
+        raise ConfigError(
+            f"--tpu={runtime.tpu}: this machine has no TPU (neither "
+            f"{' nor '.join(_TPU_DEVICES)} exists). Run it on a TPU VM, or "
+            "name a TPU by --tpu=NAME."
+        )

@@ -321,6 +321,12 @@ def test_a_flipped_byte_in_a_shard_is_named(recipe, copy, tmp_path):
         pretrain.pretrain(recipe, str(tmp_path / "m"), "train_and_eval", "")
 
 
+def test_a_tpu_that_is_not_there(recipe, tmp_path):
+    recipe.runtime.distribution_strategy = "tpu"
+    recipe.runtime.tpu = "local"
+    _refused(recipe, tmp_path / "m", "--tpu=local.*no TPU.*/dev/accel")
+
+
 def test_evaluating_without_a_checkpoint(recipe, tmp_path):
     with pytest.raises(ConfigError, match="no checkpoint to evaluate"):
         pretrain.pretrain(recipe, str(tmp_path / "m"), "eval", "")

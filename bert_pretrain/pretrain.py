@@ -90,6 +90,7 @@ def main(argv: list[str]) -> None:
         + sys.argv[1:]
     )
     try:
+        _check_flags()
         code = pretrain(read_config(), _MODEL_DIR.value, _MODE.value, command)
     except config_lib.ConfigError as e:
         print(f"error: {e}", file=sys.stderr)
@@ -101,6 +102,15 @@ def main(argv: list[str]) -> None:
         print(f"\nInterrupted. {_resume_hint()}", file=sys.stderr)
         code = 128 + signal.SIGINT
     sys.exit(code)
+
+
+def _check_flags() -> None:
+    for flag in (_CONFIG_FILE, _MODEL_DIR):
+        if not flag.value:
+            raise config_lib.ConfigError(
+                f"--{flag.name} is missing. Try --config_file="
+                "configs/demo_cpu.yaml --model_dir=demo/model."
+            )
 
 
 def _explain(error: OSError) -> str:
@@ -157,5 +167,4 @@ def _pretrain(run, mode: str, command: str) -> int:
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["config_file", "model_dir"])
     app.run(main)

@@ -64,7 +64,9 @@ def overrides(text: str) -> dict[str, Any]:
                 f"--params_override: {value!r}, the value of {path}, is not "
                 f"valid YAML: {e}"
             ) from e
-        for key in reversed(path.strip().split(".")):
+        # Messages write `phases[0]`; both spellings are understood.
+        path = path.strip().replace("[", ".").replace("]", "")
+        for key in reversed(path.split(".")):
             nested = {key: nested}
         merge(result, nested)
     return result

@@ -36,4 +36,4 @@ def test_the_compile_example_runs_as_pasted():
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     scope = {}
     exec(example, scope)  # Our own README.
-    assert int(scope["model"].optimizer.iterations) == 12
+    assert int(scope["model"].optimizer.iterations) == 40

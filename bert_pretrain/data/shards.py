@@ -64,7 +64,8 @@ def _write_split(
     each = total // shard_count
     if each == 0:
         remedy = (
-            f"Use --num_shards={total}, or more text."
+            # A power of two divides the usual batches.
+            f"Use --num_shards={1 << (total.bit_length() - 1)}, or more text."
             if total
             else "Give more documents of two sentences or more."
         )

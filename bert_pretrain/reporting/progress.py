@@ -1,5 +1,6 @@
 """The progress of a run: a bar on a terminal, plain lines otherwise."""
 
+import os
 import sys
 import time
 from typing import Any
@@ -31,7 +32,7 @@ class Progress:
         self._seconds_between_lines = seconds_between_lines
         self._last_line = -float("inf")
         self._bar = None
-        if self._stream.isatty():
+        if _is_terminal(self._stream):
             self._bar = tqdm.tqdm(
                 total=total_steps,
                 initial=first_step,
@@ -89,6 +90,14 @@ class Progress:
         """Leaves the terminal in order."""
         if self._bar is not None:
             self._bar.close()
+
+
+def _is_terminal(stream) -> bool:
+    """Whether a bar can be drawn: some pseudo-terminals have no size."""
+    if not stream.isatty():
+        return False
+    size = os.get_terminal_size(stream.fileno())
+    return size.lines > 0 and size.columns > 0
 
 
 def duration(seconds: float) -> str:

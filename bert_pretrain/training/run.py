@@ -128,7 +128,7 @@ class PretrainRun:
                 summary_dir=self._dir.tensorboard,
             )
         self._heldout = summary_lib.read_json(self._dir.heldout, {})
-        if self.step:
+        if self.step and not self.complete:
             say(
                 f"Resuming from step {self.step} of {self.total_steps} in "
                 f"{model_dir}."
@@ -235,7 +235,7 @@ class PretrainRun:
             epochs = steps * phase.global_batch_size / train.examples
             say(
                 f"{phase.name}: length {phase.seq_length}, {plan}; {steps} "
-                f"steps = {epochs:.1f}"
+                f"steps = {epochs:.2g}"
                 f" epochs of {train.examples} sequences; learning rate "
                 f"{phase.learning_rate:g} after {phase.warmup_steps} warm-up "
                 "steps."
@@ -297,8 +297,8 @@ class PretrainRun:
             f"{phase.name}  held-out ({results['examples']} sequences): MLM "
             f"loss {results['mlm_loss']:.3f} (unigram "
             f"{results['unigram_loss']:.3f}), MLM acc "
-            f"{results['mlm_accuracy']:.3f}, NSP acc "
-            f"{results['nsp_accuracy']:.3f}"
+            f"{results['mlm_accuracy']:.1%}, NSP acc "
+            f"{results['nsp_accuracy']:.1%}"
         )
 
     def _heldout_results(self, phase) -> dict[str, Any]:

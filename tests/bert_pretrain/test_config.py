@@ -82,7 +82,7 @@ def test_a_wrong_value_is_refused_by_name(overrides, message):
 def test_overrides_reach_into_phases_and_keep_the_rest():
     config = config_lib.load(
         DEMO,
-        overrides="trainer.phases.1.train_steps=99,trainer.optimizer."
+        overrides="trainer.phases[1].train_steps=99,trainer.optimizer."
         "exclude_from_layer_adaptation=[],trainer.optimizer.epsilon=1e-8",
     )
     assert config.trainer.phases[1].train_steps == 99

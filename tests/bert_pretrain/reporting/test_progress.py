@@ -51,6 +51,18 @@ def test_plain_lines_without_a_terminal():
     assert message == "held-out"
 
 
+def test_plain_lines_on_a_terminal_without_a_size():
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 0, 0, 0, 0))
+    with os.fdopen(theirs, "w") as terminal:
+        progress = Progress(100, 20, stream=terminal)
+        progress.update(LINE, 99.0, 65, last_of_phase=False)
+        progress.close()
+        text = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert text.startswith("phase2  step  30/100  ETA 1m05s")
+
+
 def test_a_bar_on_a_terminal():
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))

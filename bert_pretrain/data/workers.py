@@ -4,6 +4,7 @@ import collections
 import concurrent.futures
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 
@@ -88,6 +89,10 @@ def map_chunks(
         while in_work:
             yield in_work.popleft().result()
     except concurrent.futures.process.BrokenProcessPool as error:
+        if sys.version_info < (3, 11, 6):
+            # There the pool waits for ever for a thread that writes to the
+            # dead (python/cpython#94777); later ones close this end too.
+            pool._call_queue._reader.close()
         raise OSError(
             "A worker process ended before its work, perhaps for want of "
             f"memory. Try fewer than --workers={workers}."

@@ -156,7 +156,6 @@ class PretrainRun:
         """Trains all that is left, evaluating after each phase."""
         self._log = MetricsLog(self._dir.metrics, self.step)
         self._progress = Progress(self.total_steps, self.step)
-        self._loop_started = time.monotonic()
         try:
             for phase, span in zip(self._phases, self._spans, strict=True):
                 if self.step < span.last_step:
@@ -215,7 +214,7 @@ class PretrainRun:
     def _plan_batches(self, say) -> list[phase_arithmetic.BatchPlan]:
         replicas = self._strategy.num_replicas_in_sync
         plans = []
-        for phase, span in zip(self._phases, self._spans, strict=True):
+        for phase in self._phases:
             dataset = self._data.manifest.dataset(phase.seq_length)
             train = dataset.splits["train"]
             try:
@@ -231,14 +230,13 @@ class PretrainRun:
             except ValueError as e:
                 raise ConfigError(f"Phase {phase.name!r}: {e}") from e
             plans.append(plan)
-            steps = span.last_step - span.first_step
+            steps = phase.train_steps
             epochs = steps * phase.global_batch_size / train.examples
             say(
                 f"{phase.name}: length {phase.seq_length}, {plan}; {steps} "
-                f"steps = {epochs:.2g}"
-                f" epochs of {train.examples} sequences; learning rate "
-                f"{phase.learning_rate:g} after {phase.warmup_steps} warm-up "
-                "steps."
+                f"steps = {epochs:.2g} epochs of {train.examples} sequences; "
+                f"learning rate {phase.learning_rate:g} after "
+                f"{phase.warmup_steps} warm-up steps."
             )
         return plans
 

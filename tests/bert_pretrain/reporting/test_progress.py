@@ -51,21 +51,11 @@ def test_plain_lines_without_a_terminal():
     assert message == "held-out"
 
 
-def test_plain_lines_on_a_terminal_without_a_size():
+def _shown_on_a_terminal(lines, columns):
+    """Returns what a terminal of that size receives."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 0, 0, 0, 0))
-    with os.fdopen(theirs, "w") as terminal:
-        progress = Progress(100, 20, stream=terminal)
-        progress.update(LINE, 99.0, 65, last_of_phase=False)
-        progress.close()
-        text = os.read(ours, 65536).decode()
-    os.close(ours)
-    assert text.startswith("phase2  step  30/100  ETA 1m05s")
-
-
-def test_a_bar_on_a_terminal():
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))
+    size = struct.pack("4H", lines, columns, 0, 0)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
     with os.fdopen(theirs, "w") as terminal:
         progress = Progress(100, 20, stream=terminal)
         progress.update(LINE, 99.0, 65, last_of_phase=False)
@@ -74,6 +64,16 @@ def test_a_bar_on_a_terminal():
         terminal.flush()
         text = os.read(ours, 65536).decode()
     os.close(ours)
+    return text
+
+
+def test_plain_lines_on_a_terminal_without_a_size():
+    text = _shown_on_a_terminal(0, 0)
+    assert text.startswith("phase2  step  30/100  ETA 1m05s")
+
+
+def test_a_bar_on_a_terminal():
+    text = _shown_on_a_terminal(24, 120)
     assert "phase2" in text and "30/100" in text and "\r" in text
     assert all(shown in text for shown in ("ETA 1m05s", *SHOWN))
     assert "held-out" in text

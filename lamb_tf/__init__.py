@@ -1,8 +1,9 @@
-"""LAMB for TensorFlow, exact to the paper, on Keras 3 and on tf_keras.
+"""LAMB and LARS for TensorFlow, exact to the paper, on both Kerases.
 
-`lamb_tf.LAMB` is the optimizer for the `tf.keras` in force: Keras 3, or
-tf_keras when the environment has `TF_USE_LEGACY_KERAS=1`. To name one
-of them outright, import from `lamb_tf.keras` or `lamb_tf.tf_keras`.
+`lamb_tf.LAMB` and `lamb_tf.LARS` are the optimizers for the `tf.keras` in
+force: Keras 3, or tf_keras when the environment has
+`TF_USE_LEGACY_KERAS=1`. To name one of them outright, import from
+`lamb_tf.keras` or `lamb_tf.tf_keras`.
 
 TensorFlow is imported at the first use of an attribute that needs it.
 """
@@ -12,10 +13,10 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_OPTIMIZERS = ("LAMB",)
+_OPTIMIZERS = ("LAMB", "LARS")
 _MODULES = ("keras", "recipes", "schedules", "tf_keras")
 
-__all__ = ["LAMB", "__version__"]
+__all__ = ["LAMB", "LARS", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

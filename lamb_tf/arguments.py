@@ -1,6 +1,7 @@
 """Checks of constructor arguments; each error names name and value."""
 
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -30,6 +31,21 @@ def number(
     return float(value)
 
 
+def positive(name: str, value: Any) -> float:
+    """Returns a finite float above 0.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Any real number.
+
+    Raises:
+        ValueError: If the value is not such a number.
+    """
+    if number(name, value) == 0.0:
+        raise ValueError(f"`{name}` must be > 0. Received: {name}={value!r}")
+    return float(value)
+
+
 def count(name: str, value: Any, lower: int, upper: int) -> int:
     """Returns an integer in `[lower, upper]`.
 
@@ -52,3 +68,37 @@ def count(name: str, value: Any, lower: int, upper: int) -> int:
             f"Received: {name}={value!r}"
         )
     return int(value)
+
+
+def choice(name: str, value: Any, choices: Sequence[Any]) -> Any:
+    """Returns `value`, if it is one of `choices`.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Anything.
+        choices: What is allowed.
+
+    Raises:
+        ValueError: If the value is none of them.
+    """
+    # By identity of kind too: 1 is not True, and False is not None.
+    for allowed in choices:
+        if type(value) is type(allowed) and value == allowed:
+            return allowed
+    raise ValueError(
+        f"`{name}` must be one of {', '.join(map(repr, choices))}. "
+        f"Received: {name}={value!r}"
+    )
+
+
+def flag(name: str, value: Any) -> bool:
+    """Returns a boolean, and raises for anything else.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: A boolean of Python or NumPy.
+
+    Raises:
+        ValueError: If the value is no boolean.
+    """
+    return choice(name, getattr(value, "item", lambda: value)(), (False, True))

@@ -2,14 +2,17 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from lamb_tf import arguments, rules
+from lamb_tf.layerwise import Norm
 from lamb_tf.optimizer import LayerwiseOptimizer
 
 
 class Lamb(LayerwiseOptimizer):
     """Algorithm 2 of arXiv:1904.00962 on the layer-wise strategy."""
+
+    _renamed = {"weight_decay_rate": "weight_decay"}
 
     def __init__(
         self,
@@ -21,7 +24,9 @@ class Lamb(LayerwiseOptimizer):
         exclude_from_weight_decay: Sequence[Any] | None = None,
         exclude_from_layer_adaptation: Sequence[Any] | None = None,
         bias_correction: bool = True,
+        nesterov: Literal["first", "both"] | None = None,
         trust_clip: Sequence[float] | None = None,
+        norm: Norm = "l2",
         name: str = "LAMB",
         **base_kwargs: Any,
     ):
@@ -38,8 +43,13 @@ class Lamb(LayerwiseOptimizer):
             exclude_from_layer_adaptation: Likewise; the trust ratio is
                 1. `None` means as the decay list, `[]` adapts all.
             bias_correction: Whether the moments are corrected.
+            nesterov: `None`; `"first"` for N-LAMB, whose first moment
+                looks one step ahead; `"both"` for NN-LAMB, whose second
+                does too (appendix D).
             trust_clip: The bounds `(lower, upper)` of `phi`, or `None`
                 for the identity.
+            norm: The norm of the ratio: `"l2"`, `"l1"` or `"linf"`
+                (appendix F).
             name: Name of the optimizer.
             **base_kwargs: Arguments of the Keras base class: `clipnorm`,
                 `clipvalue`, `global_clipnorm`, `use_ema`, `ema_momentum`,
@@ -55,23 +65,22 @@ class Lamb(LayerwiseOptimizer):
             beta_1=arguments.number("beta_1", beta_1, below=1.0),
             beta_2=arguments.number("beta_2", beta_2, below=1.0),
             epsilon=arguments.number("epsilon", epsilon),
-            bias_correction=bool(bias_correction),
+            bias_correction=arguments.flag("bias_correction", bias_correction),
+            nesterov=arguments.choice(
+                "nesterov", nesterov, rules.LAMB_NESTEROV
+            ),
         )
         super().__init__(
-            learning_rate,
-            weight_decay,
-            exclude_from_weight_decay,
-            exclude_from_layer_adaptation,
-            trust_clip,
-            name,
+            rule,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            exclude_from_weight_decay=exclude_from_weight_decay,
+            exclude_from_layer_adaptation=exclude_from_layer_adaptation,
+            trust_clip=trust_clip,
+            norm=norm,
+            name=name,
             **base_kwargs,
         )
-        self._rule = rule
-
-    @property
-    def rule(self) -> rules.Lamb:
-        """The base update of Algorithm 2 with this optimizer's scalars."""
-        return self._rule
 
     def get_config(self) -> dict[str, Any]:
         """Returns every constructor argument, serializable."""

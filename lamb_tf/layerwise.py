@@ -1,52 +1,59 @@
 """The general layer-wise strategy: one variable is one layer.
 
-For any base update with direction `r`, a layer moves by
+A base update gives a layer the step `u`; the strategy moves it by
 
-    u = r + weight_decay * w
-    w = w - learning_rate * phi(|w|) / |u| * u
+    w = w - learning_rate * trust_coefficient * phi(|w|) / |u| * u
 
-with the decay inside the ratio. Source: You et al., arXiv:1904.00962v5,
-section 3 and Algorithm 2, lines 11-12.
+The decay is part of `u`, so it stands inside the ratio. Source: You et
+al., arXiv:1904.00962v5, section 3; appendix F for the other norms.
 """
 
 import dataclasses
+from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
 Tensor = tf.Tensor
+Norm = Literal["l2", "l1", "linf"]
+NORMS = ("l2", "l1", "linf")
 
 
-def l2_norm(x: Tensor, by_rows: bool = False) -> Tensor:
-    """Returns the Euclidean norm of all elements of `x`, a scalar.
+def norm_of(x: Tensor, norm: Norm = "l2", by_rows: bool = False) -> Tensor:
+    """Returns the norm of all elements of `x`, a scalar of its dtype.
 
     Args:
         x: Any shape, floating-point.
-        by_rows: Whether to shape the sum for XLA on CPU, which sums an
-            array into a scalar in windows of 32 over a copy in memory.
+        norm: `"l2"`, `"l1"` or `"linf"`.
+        by_rows: Whether to shape the reduction for XLA on CPU, which
+            reduces an array to a scalar in one serial chain.
     """
-    squares = tf.square(x)
+    terms = tf.square(x) if norm == "l2" else tf.abs(x)
+    reduce = tf.reduce_max if norm == "linf" else tf.reduce_sum
     if by_rows and x.shape.rank and x.shape.rank > 1:
-        return tf.sqrt(_sum_by_rows(squares))
-    return tf.sqrt(tf.reduce_sum(squares))
+        total = _by_rows(reduce, terms)
+    else:
+        total = reduce(terms)
+    return tf.sqrt(total) if norm == "l2" else total
 
 
-def _sum_by_rows(x: Tensor, block: int = 32) -> Tensor:
-    """Returns the sum of squares in `x`, first over blocks of rows.
+def _by_rows(reduce, x: Tensor, block: int = 32) -> Tensor:
+    """Returns `reduce` of terms `>= 0`, first over blocks of rows.
 
     XLA on CPU fuses a reduction over at most 32 rows, element by
-    element, with what it sums; it vectorises and spreads over cores. No
-    partial sum of squares is below 0: the maximum changes nothing, and
-    keeps XLA from merging both reductions into one long one again.
+    element, with what it reduces; it vectorises and spreads over cores.
+    No partial result is below 0: the maximum changes nothing, and keeps
+    XLA from merging both reductions into one long one again.
     """
     x = tf.reshape(x, [-1, x.shape[-1]])
     rows = x.shape[0]
     whole = rows // block * block
-    total = tf.reduce_sum(x[whole:]) if whole < rows else 0.0
+    parts = []
     if whole:
         blocks = tf.reshape(x[:whole], [-1, block, x.shape[-1]])
-        partial = tf.maximum(tf.reduce_sum(blocks, axis=1), 0.0)
-        total += tf.reduce_sum(partial)
-    return total
+        parts.append(reduce(tf.maximum(reduce(blocks, axis=1), 0.0)))
+    if whole < rows:
+        parts.append(reduce(x[whole:]))
+    return parts[0] if len(parts) == 1 else reduce(tf.stack(parts))
 
 
 def phi(z: Tensor, trust_clip: tuple[float, float] | None) -> Tensor:
@@ -61,68 +68,85 @@ def phi(z: Tensor, trust_clip: tuple[float, float] | None) -> Tensor:
     return tf.minimum(tf.maximum(z, lower), upper)
 
 
-def trust_ratio(
-    w: Tensor,
-    u: Tensor,
-    trust_clip: tuple[float, float] | None = None,
-    by_rows: bool = False,
-) -> Tensor:
-    """Returns `phi(|w|) / |u|`, or 1 where either norm is 0.
+class Trust(NamedTuple):
+    """A layer's trust ratio and what it was made of, three scalars.
 
-    A layer that starts at zero would never move by a ratio of 0, and a
-    zero update has no direction to scale: both take the base update's
-    own step. The rule is that of the authors' code; the paper is silent.
-
-    Args:
-        w: Weights; any shape, floating-point.
-        u: Update, of the shape and dtype of `w`.
-        trust_clip: The bounds of `phi`, or `None`.
-        by_rows: As for `l2_norm`.
-
-    Returns:
-        A scalar of the dtype of `w`.
+    `w_norm` is `|w|` before `phi`, `u_norm` the divisor; both are NaN
+    for a layer that is not adapted, where no norm is computed.
     """
-    w_norm, u_norm = l2_norm(w, by_rows), l2_norm(u, by_rows)
-    usable = tf.logical_and(w_norm > 0.0, u_norm > 0.0)
-    divisor = tf.where(usable, u_norm, tf.ones_like(u_norm))
-    ratio = phi(w_norm, trust_clip) / divisor
-    return tf.where(usable, ratio, tf.ones_like(ratio))
+
+    ratio: Tensor
+    w_norm: Tensor
+    u_norm: Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """How one variable follows its direction.
+    """How one variable follows its base update.
 
     Attributes:
         weight_decay: The decay rate; 0 for an excluded variable.
         adapted: Whether the step is scaled by the trust ratio.
         trust_clip: The bounds of `phi`, or `None` for the identity.
+        norm: The norm of the ratio.
+        trust_coefficient: Multiplies the ratio, where there is one.
         by_rows: Whether norms are shaped for XLA on CPU.
     """
 
     weight_decay: float = 0.0
     adapted: bool = True
     trust_clip: tuple[float, float] | None = None
+    norm: Norm = "l2"
+    trust_coefficient: float = 1.0
     by_rows: bool = False
 
-    def __call__(
-        self, w: Tensor, r: Tensor, learning_rate: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the new weights and the ratio they moved by.
+    def with_decay(self, x: Tensor, w: Tensor) -> Tensor:
+        """Returns `x + weight_decay * w`."""
+        return x + self.weight_decay * w if self.weight_decay else x
+
+    def trust(self, w: Tensor, u: Tensor) -> Trust:
+        """Returns the ratio `trust_coefficient * phi(|w|) / |u|`.
+
+        The ratio is 1 where the layer is not adapted, and where either
+        norm is 0.
 
         Args:
             w: Weights; any shape, floating-point.
-            r: Direction, of the shape and dtype of `w`.
-            learning_rate: Scalar of the dtype of `w`.
-
-        Returns:
-            `(w, ratio)`; the ratio is a scalar of the dtype of `w`.
+            u: The base update, of the shape and dtype of `w`.
         """
-        u = r
-        if self.weight_decay:
-            u = r + self.weight_decay * w
-        ratio = tf.ones([], w.dtype)
-        if self.adapted:
-            ratio = trust_ratio(w, u, self.trust_clip, self.by_rows)
-        # Algorithm 2, line 12 (arXiv:1904.00962).
-        return w - learning_rate * ratio * u, ratio
+        if not self.adapted:
+            return _no_trust(w.dtype)
+        return self._trust(self._norm(w), self._norm(u))
+
+    def trust_of_2017(self, w: Tensor, g: Tensor) -> Trust:
+        """Returns `trust_coefficient * phi(|w|) / (|g| + decay * |w|)`.
+
+        Otherwise as `trust`. Source: arXiv:1708.03888, equation 6.
+
+        Args:
+            w: Weights; any shape, floating-point.
+            g: Gradient without the decay, of the shape and dtype of `w`.
+        """
+        if not self.adapted:
+            return _no_trust(w.dtype)
+        w_norm = self._norm(w)
+        return self._trust(w_norm, self._norm(g) + self.weight_decay * w_norm)
+
+    def _norm(self, x):
+        return norm_of(x, self.norm, self.by_rows)
+
+    def _trust(self, w_norm, u_norm):
+        # A layer that starts at zero would never move by a ratio of 0, and
+        # a zero update has no direction to scale: both take the base
+        # update's own step. The rule is that of the authors' code; the
+        # paper is silent.
+        usable = tf.logical_and(w_norm > 0.0, u_norm > 0.0)
+        divisor = tf.where(usable, u_norm, tf.ones_like(u_norm))
+        ratio = self.trust_coefficient * phi(w_norm, self.trust_clip) / divisor
+        ratio = tf.where(usable, ratio, tf.ones_like(ratio))
+        return Trust(ratio, w_norm, u_norm)
+
+
+def _no_trust(dtype):
+    not_computed = tf.constant(float("nan"), dtype)
+    return Trust(tf.ones([], dtype), not_computed, not_computed)

@@ -1,8 +1,9 @@
 """The half of every optimizer that knows neither Keras.
 
 `LayerwiseOptimizer` holds the strategy's arguments, plan and report;
-`lamb.py` adds the arguments of Algorithm 2. An adapter (`keras.py`,
-`tf_keras.py`) mixes them into a base class and supplies slots.
+`lamb.py` and `lars.py` add the arguments of their algorithms. An adapter
+(`keras.py`, `tf_keras.py`) mixes them into a base class and supplies
+slots.
 """
 
 import copy
@@ -15,30 +16,18 @@ import numpy as np
 import tensorflow as tf
 
 from lamb_tf import arguments
-from lamb_tf import update as update_lib
 from lamb_tf.exclusions import Exclusions, path_of
-from lamb_tf.layerwise import Layer
-
-_RENAMED = {"weight_decay_rate": "weight_decay"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One variable's place in the optimizer."""
-
-    path: str
-    shape: tuple[int, ...]
-    layer: Layer
-    slots: tuple[Any, ...]
-    master: Any | None
-    ratio: Any
+from lamb_tf.layerwise import NORMS, Layer, Norm, Trust
+from lamb_tf.rules import Lamb, Lars
+from lamb_tf.update import Entry, Programs, dense, native
 
 
 class LayerwiseOptimizer:
     """The layer-wise strategy as a mixin in front of a Keras optimizer.
 
     The class behind it takes `learning_rate`, `name` and the base
-    arguments, and calls `_plan` when built and `_move` per variable.
+    arguments, calls `_plan` when built and `_move_under` at each step,
+    and says by `_index` where a variable stands in the order of the build.
     """
 
     # Platform the step is compiled for, such as "TPU"; None means that of
@@ -46,18 +35,26 @@ class LayerwiseOptimizer:
     target_platform: str | None = None
     # Whether the update is an XLA program; an adapter may let users choose.
     _jit_compile_update = True
+    # Of a variable that no step has moved yet.
+    _NO_TRUST = (1.0, float("nan"), float("nan"))
+    # Names of other libraries, and what they are called here.
+    _renamed: dict[str, str] = {}
 
     def __init__(
         self,
+        rule: Lamb | Lars,
+        *,
         learning_rate: Any,
         weight_decay: float,
         exclude_from_weight_decay: Sequence[Any] | None,
         exclude_from_layer_adaptation: Sequence[Any] | None,
         trust_clip: Sequence[float] | None,
+        norm: Norm,
         name: str,
+        trust_coefficient: float = 1.0,
         **base_kwargs: Any,
     ):
-        for old, new in _RENAMED.items():
+        for old, new in self._renamed.items():
             if old in base_kwargs:
                 raise ValueError(
                     f"`{old}` is called `{new}` here. Received: "
@@ -66,28 +63,34 @@ class LayerwiseOptimizer:
         if isinstance(learning_rate, numbers.Real):
             learning_rate = arguments.number("learning_rate", learning_rate)
         weight_decay = arguments.number("weight_decay", weight_decay)
+        trust_coefficient = arguments.positive(
+            "trust_coefficient", trust_coefficient
+        )
         trust_clip = _check_trust_clip(trust_clip)
+        norm = arguments.choice("norm", norm, NORMS)
         exclusions = Exclusions(
             exclude_from_weight_decay, exclude_from_layer_adaptation
         )
         super().__init__(learning_rate=learning_rate, name=name, **base_kwargs)
         # Set after the base class, which would decay outside the ratio.
         self.weight_decay = weight_decay
+        self.trust_coefficient = trust_coefficient
+        self.norm = norm
+        self._rule = rule
         self._exclusions = exclusions
         self._trust_clip = _Opaque(trust_clip)
         self._entries = _Opaque([])
         self._pending = _Opaque(None)
-        self._programs = _Opaque({})
+
+    @property
+    def rule(self) -> Lamb | Lars:
+        """The algorithm with this optimizer's scalars."""
+        return self._rule
 
     @property
     def trust_clip(self) -> tuple[float, float] | None:
         """The bounds of `phi`, or `None` for the identity."""
         return self._trust_clip.value
-
-    @property
-    def rule(self):
-        """The base update, a hashable function of `rules.py`."""
-        raise NotImplementedError
 
     @property
     def trust_ratios(self) -> dict[str, tf.Tensor]:
@@ -96,8 +99,17 @@ class LayerwiseOptimizer:
         float32 scalars, 1 before the first step. They are written inside
         the step and read here, so that a step never waits for the host.
         """
+        return {path: trust.ratio for path, trust in self.trusts.items()}
+
+    @property
+    def trusts(self) -> dict[str, Trust]:
+        """The last ratio, `w_norm` and `u_norm` of each variable.
+
+        float32 scalars by the variable's path; the norms are NaN before
+        the first step, and for a variable that is not adapted.
+        """
         return {
-            entry.path: tf.convert_to_tensor(entry.ratio)
+            entry.path: Trust(*tf.unstack(tf.convert_to_tensor(entry.trust)))
             for entry in self._entries.value
         }
 
@@ -152,6 +164,7 @@ class LayerwiseOptimizer:
             **self._exclusions.get_config(),
             "weight_decay": self.weight_decay,
             "trust_clip": None if clip is None else list(clip),
+            "norm": self.norm,
         }
 
     @classmethod
@@ -179,7 +192,7 @@ class LayerwiseOptimizer:
         variables: Sequence[Any],
         slots: Sequence[Sequence[Any]],
         masters: Sequence[Any | None],
-        ratios: Sequence[Any],
+        trusts: Sequence[Any],
     ) -> None:
         """Settles, at build, what is done with each variable."""
         flags = self._exclusions.resolve(variables, self._var_key)
@@ -192,17 +205,20 @@ class LayerwiseOptimizer:
                         weight_decay=self.weight_decay if decayed else 0.0,
                         adapted=adapted,
                         trust_clip=self.trust_clip,
+                        norm=self.norm,
+                        trust_coefficient=self.trust_coefficient,
                         by_rows=self._compiles_for_cpu(variable),
                     ),
                     slots=tuple(slot),
                     master=master,
-                    ratio=ratio,
+                    trust=trust,
                 )
-                for variable, (decayed, adapted), slot, master, ratio in zip(
-                    variables, flags, slots, masters, ratios, strict=True
+                for variable, (decayed, adapted), slot, master, trust in zip(
+                    variables, flags, slots, masters, trusts, strict=True
                 )
             ]
         )
+        self._programs = _Opaque(Programs(self.rule, self._jit_compile_update))
         if self._pending.value is not None:
             with tf.init_scope():
                 super().load_own_variables(self._pending.value)
@@ -211,37 +227,89 @@ class LayerwiseOptimizer:
     def _compiles_for_cpu(self, variable: Any) -> bool:
         platform = self.target_platform
         if platform is None:
-            device = tf.DeviceSpec.from_string(_native(variable).device)
+            device = tf.DeviceSpec.from_string(native(variable).device)
             platform = device.device_type
         return platform == "CPU" and self._jit_compile_update
 
     def _move(
-        self,
-        index: int,
-        variable: Any,
-        gradient: tf.Tensor,
-        learning_rate: Any,
+        self, variable: Any, gradient: Any, learning_rate: Any, iterations: Any
     ) -> None:
-        """Updates the variable in place of `index`, on its device."""
-        entry = self._entries.value[index]
-        device = variable.device
-        programs = self._programs.value
-        # A function for each shape: one for all would trace as often, and
-        # TensorFlow would warn of it.
-        key = entry.layer, tuple(variable.shape), str(variable.dtype)
-        if key not in programs:
-            programs[key] = update_lib.program(
-                self.rule, entry.layer, self._jit_compile_update
-            )
-        programs[key](
-            _local(variable, device),
-            update_lib.dense(gradient, variable),
+        """Updates one component of one variable, on its device."""
+        self._programs.value.move(
+            self._entries.value[self._index(variable)],
+            variable,
+            dense(gradient, variable),
             tf.convert_to_tensor(learning_rate),
-            tf.convert_to_tensor(self.iterations),
-            _local(entry.ratio, device),
-            None if entry.master is None else _local(entry.master, device),
-            *(_local(slot, device) for slot in entry.slots),
+            tf.convert_to_tensor(iterations),
         )
+
+    def _move_under(
+        self,
+        strategy: tf.distribute.Strategy,
+        variables: Sequence[Any],
+        gradients: Sequence[Any],
+        learning_rate: Any,
+        iterations: Any,
+    ) -> None:
+        """Updates variables, each on every device that has a copy.
+
+        To be called in the context that `maybe_merge_call` gives.
+        """
+        if tf.distribute.has_strategy():
+            for variable, gradient in zip(variables, gradients, strict=True):
+                strategy.extended.update(
+                    variable,
+                    self._move,
+                    args=(gradient, learning_rate, iterations),
+                    group=False,
+                )
+            return
+        self._programs.value.move_all(
+            [self._entries.value[self._index(v)] for v in variables],
+            variables,
+            [dense(g, v) for g, v in zip(gradients, variables, strict=True)],
+            tf.convert_to_tensor(learning_rate),
+            tf.convert_to_tensor(iterations),
+        )
+
+    def _update_averages(
+        self,
+        strategy: tf.distribute.Strategy,
+        variables: Sequence[Any],
+        averages: Sequence[Any | None],
+        momentum: Any,
+    ) -> None:
+        """Moves each average towards its variable, or its master copy."""
+
+        def move(average, weights, momentum):
+            momentum = tf.cast(momentum, average.dtype)
+            weights = tf.cast(weights, average.dtype)
+            average.assign(momentum * average + (1.0 - momentum) * weights)
+
+        for variable, average in zip(variables, averages, strict=True):
+            if average is None:
+                continue
+            master = self._entries.value[self._index(variable)].master
+            weights = native(variable if master is None else master)
+            strategy.extended.update(
+                native(average), move, args=(weights, momentum), group=False
+            )
+
+    def _overwrite_by_averages(
+        self,
+        strategy: tf.distribute.Strategy,
+        variables: Sequence[Any],
+        averages: Sequence[Any | None],
+    ) -> None:
+        """Sets each variable to its average."""
+        for variable, average in zip(variables, averages, strict=True):
+            if average is not None:
+                strategy.extended.update(
+                    native(variable),
+                    lambda v, a: v.assign(tf.cast(a, v.dtype)),
+                    args=(native(average),),
+                    group=False,
+                )
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Does nothing: the decay stands inside the ratio."""
@@ -268,20 +336,3 @@ class _Opaque:
     """Keeps a value out of Keras's attribute tracking and checkpoints."""
 
     value: Any
-
-
-def _native(variable):
-    value = getattr(variable, "value", None)
-    # A variable of Keras 3 holds one; that of TensorFlow has a method.
-    return value if isinstance(value, tf.Variable) else variable
-
-
-def _local(variable, device):
-    """Returns the component of a variable that lives on `device`."""
-    components = tf.distribute.get_strategy().experimental_local_results(
-        _native(variable)
-    )
-    for component in components:
-        if component.device == device:
-            return component
-    return components[0]

@@ -1,19 +1,26 @@
-"""The base updates of the paper, as pure functions of tensors.
+"""The paper's algorithms, as pure functions of tensors.
 
-A rule is a frozen, hashable set of scalars that can be called. It knows
-neither the weights nor Keras: from the gradient, the moments and the
-step it gives the direction `r` and the new moments. What is done with
-`r` in a layer stands in `layerwise.py`.
+A rule is a frozen, hashable set of scalars that can be called with one
+layer's tensors. It knows no Keras. What is common to all layer-wise
+optimizers (norms, ratio, decay rate, exclusions) it asks of the `Layer`
+of `layerwise.py`.
 
 Source: You et al., arXiv:1904.00962v5.
 """
 
 import dataclasses
 import math
+from typing import Literal
 
 import tensorflow as tf
 
+from lamb_tf.layerwise import Layer, Trust
+
 Tensor = tf.Tensor
+LAMB_NESTEROV = (None, "first", "both")
+LARS_VARIANTS = ("paper", "you2017")
+# The new weights, the new moments, and the trust ratio of the step.
+Step = tuple[Tensor, tuple[Tensor, ...], Trust]
 
 
 def one_minus_power(beta: float, t: Tensor) -> Tensor:
@@ -36,7 +43,7 @@ def one_minus_power(beta: float, t: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Lamb:
-    """Algorithm 2 up to the direction `r_t`.
+    """Algorithm 2, and N-LAMB and NN-LAMB of appendix D.
 
     Attributes:
         beta_1: Decay rate of the first moment, in `[0, 1)`.
@@ -44,35 +51,124 @@ class Lamb:
         epsilon: Added to the root of the second moment, not under it.
         bias_correction: Whether the moments are corrected (v4 and v5 of
             the paper; appendix E of v5 says it may be dropped).
+        nesterov: `None`; `"first"` for N-LAMB, whose first moment looks
+            one step ahead; `"both"` for NN-LAMB, whose second does too.
     """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-6
     bias_correction: bool = True
+    nesterov: Literal["first", "both"] | None = None
 
     slots = ("m", "v")
 
     def __call__(
-        self, g: Tensor, m: Tensor, v: Tensor, t: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Returns the direction and the new moments.
+        self,
+        layer: Layer,
+        w: Tensor,
+        g: Tensor,
+        moments: tuple[Tensor, Tensor],
+        t: Tensor,
+        learning_rate: Tensor,
+    ) -> Step:
+        """Returns one step of one layer.
 
         Args:
-            g: Gradient of one variable; any shape, floating-point.
-            m: First moment, of the shape and dtype of `g`.
-            v: Second moment, of the shape and dtype of `g`.
-            t: The step, a scalar of the dtype of `g`; the first is 1.
+            layer: The layer's decay rate and how it is adapted.
+            w: Weights; any shape, floating-point.
+            g: Gradient, of the shape and dtype of `w`.
+            moments: `(m, v)`, of the shape and dtype of `w`.
+            t: The step, a scalar of the dtype of `w`; the first is 1.
+            learning_rate: Scalar of the dtype of `w`.
 
         Returns:
-            `(r, (m, v))`, each of the shape and dtype of `g`.
+            `(w, (m, v), trust)`.
         """
-        # Algorithm 2, lines 6-10 (arXiv:1904.00962).
+        m, v = moments
+        # Algorithm 2, lines 6-12 (arXiv:1904.00962).
         m = self.beta_1 * m + (1.0 - self.beta_1) * g
         v = self.beta_2 * v + (1.0 - self.beta_2) * tf.square(g)
-        m_hat, v_hat = m, v
-        if self.bias_correction:
-            m_hat = m / one_minus_power(self.beta_1, t)
-            v_hat = v / one_minus_power(self.beta_2, t)
+        m_hat, v_hat = self._corrected(m, v, g, t)
         r = m_hat / (tf.sqrt(v_hat) + self.epsilon)
-        return r, (m, v)
+        u = layer.with_decay(r, w)
+        trust = layer.trust(w, u)
+        return w - learning_rate * trust.ratio * u, (m, v), trust
+
+    def _corrected(self, m, v, g, t):
+        """Returns `m_hat` and `v_hat`; appendix D at constant betas."""
+
+        def divisor(beta, steps):
+            return one_minus_power(beta, steps) if self.bias_correction else 1.0
+
+        if self.nesterov is None:
+            m_hat = m / divisor(self.beta_1, t)
+            v_hat = v / divisor(self.beta_2, t)
+            return m_hat, v_hat
+        m_hat = self.beta_1 * m / divisor(self.beta_1, t + 1.0) + (
+            1.0 - self.beta_1
+        ) * g / divisor(self.beta_1, t)
+        if self.nesterov == "first":
+            return m_hat, self.beta_2 * v / divisor(self.beta_2, t)
+        v_hat = self.beta_2 * v / divisor(self.beta_2, t + 1.0) + (
+            1.0 - self.beta_2
+        ) * tf.square(g) / divisor(self.beta_2, t)
+        return m_hat, v_hat
+
+
+@dataclasses.dataclass(frozen=True)
+class Lars:
+    """Algorithm 1; or LARS as first published, arXiv:1708.03888.
+
+    Attributes:
+        momentum: Decay rate of the momentum, in `[0, 1)`.
+        variant: `"paper"` averages gradients and adapts the average;
+            `"you2017"` adapts the gradient, with the norm of its decay
+            added to its own, and sums the adapted steps.
+        nesterov: Whether the step looks one momentum ahead.
+    """
+
+    momentum: float = 0.9
+    variant: Literal["paper", "you2017"] = "paper"
+    nesterov: bool = False
+
+    slots = ("m",)
+
+    def __call__(
+        self,
+        layer: Layer,
+        w: Tensor,
+        g: Tensor,
+        moments: tuple[Tensor],
+        t: Tensor,
+        learning_rate: Tensor,
+    ) -> Step:
+        """Returns one step of one layer.
+
+        Args:
+            layer: The layer's decay rate and how it is adapted.
+            w: Weights; any shape, floating-point.
+            g: Gradient, of the shape and dtype of `w`.
+            moments: `(m,)`, of the shape and dtype of `w`.
+            t: Not used; LARS does not count.
+            learning_rate: Scalar of the dtype of `w`.
+
+        Returns:
+            `(w, (m,), trust)`.
+        """
+        del t
+        (m,) = moments
+        decayed = layer.with_decay(g, w)
+        if self.variant == "paper":
+            # Algorithm 1, lines 5-6 (arXiv:1904.00962).
+            fresh = (1.0 - self.momentum) * decayed
+            m = self.momentum * m + fresh
+            u = self.momentum * m + fresh if self.nesterov else m
+            trust = layer.trust(w, u)
+            return w - learning_rate * trust.ratio * u, (m,), trust
+        # Algorithm 1 (arXiv:1708.03888): the rate is part of the momentum.
+        trust = layer.trust_of_2017(w, g)
+        fresh = learning_rate * trust.ratio * decayed
+        m = self.momentum * m + fresh
+        u = self.momentum * m + fresh if self.nesterov else m
+        return w - u, (m,), trust

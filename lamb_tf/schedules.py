@@ -100,9 +100,7 @@ class WarmupPolynomialDecay(Schedule):
         self.warmup_steps = arguments.count(
             "warmup_steps", warmup_steps, 0, self.total_steps
         )
-        self.power = arguments.number("power", power)
-        if self.power == 0.0:
-            raise ValueError("`power` must be > 0. Received: power=0")
+        self.power = arguments.positive("power", power)
         self.end = arguments.number("end", end)
         if peak not in ("configured", "on_decay_curve"):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""LAMB on tf_keras, the Keras 2 that tf-models-official uses."""
+"""LAMB and LARS on tf_keras, the Keras 2 that tf-models-official uses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from lamb_tf.lamb import Lamb
+from lamb_tf.lars import Lars
 from lamb_tf.update import LOW_PRECISION, dense
 
 
@@ -49,8 +50,8 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
             for v in var_list
         ]
         self._masters = [m for m in masters if m is not None]
-        ratios = [self._new_ratio(v) for v in var_list]
-        self._plan(var_list, slots, masters, ratios)
+        trusts = [self._new_trust(v) for v in var_list]
+        self._plan(var_list, slots, masters, trusts)
         self._built = True
 
     def add_variable_from_reference(
@@ -88,8 +89,43 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates one variable in place."""
-        index = self._index_dict[self._var_key(variable)]
-        self._move(index, variable, gradient, self.learning_rate)
+        self._move(variable, gradient, self.learning_rate, self.iterations)
+
+    def _distributed_apply_gradients_fn(
+        self, distribution, grads_and_vars, **kwargs
+    ):
+        grads, variables = zip(*grads_and_vars, strict=True)
+        self._move_under(
+            distribution, variables, grads, self.learning_rate, self.iterations
+        )
+        if self.use_ema:
+            self._average_under(distribution, variables)
+        return self.iterations.assign_add(1)
+
+    def _average_under(self, strategy, variables):
+        averages = [
+            self._model_variables_moving_average[self._index(v)]
+            for v in variables
+        ]
+        self._update_averages(strategy, variables, averages, self.ema_momentum)
+        every = self.ema_overwrite_frequency
+        if every:
+            tf.cond(
+                tf.equal((self.iterations + 1) % every, 0),
+                lambda: self._overwrite_by_averages(
+                    strategy, variables, averages
+                ),
+                lambda: None,
+            )
+
+    def _overwrite_model_variables_with_average_value(self, var_list):
+        averages = [
+            self._model_variables_moving_average[self._index(v)]
+            for v in var_list
+        ]
+        self._overwrite_by_averages(
+            self._distribution_strategy, var_list, averages
+        )
 
     def get_config(self) -> dict[str, Any]:
         """Returns the base arguments, serializable."""
@@ -100,10 +136,13 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
             "jit_compile": self._jit_compile_update,
         }
 
-    def _new_ratio(self, variable):
+    def _index(self, variable):
+        return self._index_dict[self._var_key(variable)]
+
+    def _new_trust(self, variable):
         # A report and not a state: kept out of `variables`.
         with self._colocated(variable):
-            return tf.Variable(1.0, trainable=False, name="trust_ratio")
+            return tf.Variable(self._NO_TRUST, trainable=False, name="trust")
 
     def _colocated(self, variable):
         return tf.distribute.get_strategy().extended.colocate_vars_with(
@@ -119,3 +158,8 @@ def _true_dtype(variable):
 @tf_keras.saving.register_keras_serializable(package="lamb_tf", name="LAMB")
 class LAMB(Lamb, TfKerasAdapter):
     """Algorithm 2 of arXiv:1904.00962; see `lamb_tf.lamb.Lamb`."""
+
+
+@tf_keras.saving.register_keras_serializable(package="lamb_tf", name="LARS")
+class LARS(Lars, TfKerasAdapter):
+    """LARS in two variants; see `lamb_tf.lars.Lars`."""

@@ -1,20 +1,44 @@
-"""The update of one variable in place, compiled once per kind.
+"""The update in place, compiled once per kind of variable.
 
-The same Python runs in three ways: as its own XLA program in eager mode
-and inside an ordinary `tf.function`; inlined in an enclosing XLA
+The same Python runs in three ways: as XLA programs of its own in eager
+mode and inside an ordinary `tf.function`; inlined in an enclosing XLA
 program, such as a TPU step; and as a plain function where a device has
 no XLA.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from lamb_tf.layerwise import Layer
-from lamb_tf.rules import Lamb
+from lamb_tf.rules import Lamb, Lars
 
 LOW_PRECISION = (tf.bfloat16, tf.float16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One variable's place in an optimizer.
+
+    Attributes:
+        path: The variable's path.
+        shape: Its shape.
+        layer: What the strategy does with it.
+        slots: Variables of `rule.slots`, in that order, in the compute
+            dtype.
+        master: float32 copy of low-precision weights, else `None`.
+        trust: float32 variable of shape `[3]` that takes the `Trust`.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    layer: Layer
+    slots: tuple[Any, ...]
+    master: Any | None
+    trust: Any
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
@@ -53,58 +77,137 @@ def dense(gradient: tf.Tensor | tf.IndexedSlices, variable) -> tf.Tensor:
 
 
 def update(
-    rule: Lamb,
+    rule: Lamb | Lars,
     layer: Layer,
     variable: tf.Variable,
     gradient: tf.Tensor,
     learning_rate: tf.Tensor,
     iterations: tf.Tensor,
-    ratio: tf.Variable,
+    trust: tf.Variable,
     master: tf.Variable | None,
     *slots: tf.Variable,
 ) -> None:
     """Moves one variable by one step, and its slots with it.
 
     Args:
-        rule: The base update, such as `rules.Lamb`.
+        rule: The algorithm, of `rules.py`.
         layer: What the strategy does with this variable.
         variable: The weights; any shape, floating-point.
         gradient: Dense gradient in the compute dtype.
         learning_rate: Scalar.
         iterations: Integer scalar, the updates done before this one.
-        ratio: float32 scalar variable that takes the trust ratio.
-        master: float32 copy of low-precision weights, else `None`.
-        *slots: Variables of `rule.slots`, in that order, in the compute
-            dtype.
+        trust: As in `Entry`.
+        master: As in `Entry`.
+        *slots: As in `Entry`.
     """
     dtype = gradient.dtype
     w = tf.cast(variable.read_value(), dtype)
     if master is not None:
         w = _refined(variable.read_value(), master.read_value())
-    t = tf.cast(iterations + 1, dtype)
-    moments = [slot.read_value() for slot in slots]
-    r, moments = rule(gradient, *moments, t)
-    w, new_ratio = layer(w, r, tf.cast(learning_rate, dtype))
+    w, moments, new_trust = rule(
+        layer,
+        w,
+        gradient,
+        tuple(slot.read_value() for slot in slots),
+        tf.cast(iterations + 1, dtype),
+        tf.cast(learning_rate, dtype),
+    )
     for slot, value in zip(slots, moments, strict=True):
         slot.assign(value, read_value=False)
     if master is not None:
         master.assign(w, read_value=False)
     variable.assign(tf.cast(w, variable.dtype), read_value=False)
-    ratio.assign(tf.cast(new_ratio, ratio.dtype), read_value=False)
+    trust.assign(tf.cast(tf.stack(new_trust), trust.dtype), read_value=False)
 
 
-def program(rule: Lamb, layer: Layer, jit_compile: bool) -> Callable:
-    """Returns `update` with its flags bound, as one `tf.function`.
+class Programs:
+    """The compiled updates of one optimizer.
 
-    Variables are arguments, so that every variable of a shape and dtype
-    shares one trace. The trace may refer to variables of its first call:
-    it belongs to the optimizer that owns them, and to no wider cache.
+    A program belongs to the optimizer whose variables it moves, and to
+    no wider cache: its trace may refer to those of its first call.
     """
-    return tf.function(
-        functools.partial(update, rule, layer),
-        jit_compile=(jit_compile and has_xla()) or None,
-        autograph=False,
-    )
+
+    def __init__(self, rule: Lamb | Lars, jit_compile: bool):
+        self._rule = rule
+        self._jit_compile = jit_compile
+        self._by_kind = {}
+        self._by_variables = {}
+
+    @property
+    def trace_count(self) -> int:
+        """How often a kind of variable was traced, in all."""
+        return sum(
+            program.experimental_get_tracing_count()
+            for program in self._by_kind.values()
+        )
+
+    def move(
+        self,
+        entry: Entry,
+        variable: Any,
+        gradient: tf.Tensor,
+        learning_rate: tf.Tensor,
+        iterations: tf.Tensor,
+    ) -> None:
+        """Moves one variable on its device.
+
+        Variables are arguments of the program, so that all of a kind
+        share one trace.
+        """
+        # A function for each shape: one for all would trace as often, and
+        # TensorFlow would warn of it.
+        kind = entry.layer, tuple(variable.shape), str(variable.dtype)
+        if kind not in self._by_kind:
+            self._by_kind[kind] = tf.function(
+                functools.partial(update, self._rule, entry.layer),
+                jit_compile=(self._jit_compile and has_xla()) or None,
+                autograph=False,
+            )
+        device = variable.device
+        self._by_kind[kind](
+            _local(variable, device),
+            gradient,
+            learning_rate,
+            iterations,
+            _local(entry.trust, device),
+            None if entry.master is None else _local(entry.master, device),
+            *(_local(slot, device) for slot in entry.slots),
+        )
+
+    def move_all(
+        self,
+        entries: Sequence[Entry],
+        variables: Sequence[Any],
+        gradients: Sequence[tf.Tensor],
+        learning_rate: tf.Tensor,
+        iterations: tf.Tensor,
+    ) -> None:
+        """Moves variables outside a strategy, by one call to TensorFlow.
+
+        In eager mode a call per variable would cost more than a small
+        variable's update.
+        """
+
+        def step(gradients, learning_rate, iterations):
+            for entry, variable, gradient in zip(
+                entries, variables, gradients, strict=True
+            ):
+                self.move(entry, variable, gradient, learning_rate, iterations)
+
+        if not tf.executing_eagerly():
+            step(gradients, learning_rate, iterations)
+            return
+        key = tuple(map(id, entries))
+        if key not in self._by_variables:
+            self._by_variables[key] = tf.function(step, autograph=False)
+        self._by_variables[key](list(gradients), learning_rate, iterations)
+
+
+def native(variable: Any) -> Any:
+    """Returns the TensorFlow variable behind one of either Keras."""
+    value = getattr(variable, "value", None)
+    # A variable of Keras 3 holds one; that of TensorFlow has a method.
+    return value if isinstance(value, tf.Variable) else variable
 
 
 @functools.cache
@@ -116,6 +219,17 @@ def has_xla() -> bool:
         except (tf.errors.OpError, ValueError, RuntimeError):
             return False
     return True
+
+
+def _local(variable, device):
+    """Returns the component of a variable that lives on `device`."""
+    components = tf.distribute.get_strategy().experimental_local_results(
+        native(variable)
+    )
+    for component in components:
+        if component.device == device:
+            return component
+    return components[0]
 
 
 def _refined(value, master):

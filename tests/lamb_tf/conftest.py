@@ -23,11 +23,12 @@ import lamb_tf.tf_keras  # noqa: E402
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One Keras and our optimizer for it."""
+    """One Keras and our optimizers for it."""
 
     name: str
     keras: ModuleType
     LAMB: type
+    LARS: type
 
     def variable(self, value: Any, name: str, dtype: str = "float32") -> Any:
         value = tf.cast(value, dtype)
@@ -40,8 +41,11 @@ class Host:
 
 
 HOSTS = {
-    "keras": Host("keras", keras, lamb_tf.keras.LAMB),
-    "tf_keras": Host("tf_keras", tf_keras, lamb_tf.tf_keras.LAMB),
+    name: Host(name, library, ours.LAMB, ours.LARS)
+    for name, library, ours in [
+        ("keras", keras, lamb_tf.keras),
+        ("tf_keras", tf_keras, lamb_tf.tf_keras),
+    ]
 }
 
 

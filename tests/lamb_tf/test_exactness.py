@@ -15,56 +15,83 @@ NOT_DECAYED = [k for k in problems.SHAPES if "gamma" in k]
 NOT_ADAPTED = [k for k in problems.SHAPES if "free" in k]
 
 
-def expected(weights, gradients, **changes):
-    arguments = {
-        "weight_decay": problems.WEIGHT_DECAY,
-        "not_decayed": NOT_DECAYED,
-        "not_adapted": NOT_ADAPTED,
-    }
-    return reference.lamb(weights, gradients, RATES, **{**arguments, **changes})
+SHARED = {"weight_decay": problems.WEIGHT_DECAY}
 
 
-def lamb(host, **changes):
-    arguments = {
-        "weight_decay": problems.WEIGHT_DECAY,
+def expected(weights, gradients, algorithm="LAMB", **changes):
+    """Returns what the reference makes of the problem."""
+    function = {"LAMB": reference.lamb, "LARS": reference.lars}[algorithm]
+    lists = {"not_decayed": NOT_DECAYED, "not_adapted": NOT_ADAPTED}
+    return function(weights, gradients, RATES, **SHARED | lists | changes)
+
+
+def optimizer_of(host, algorithm="LAMB", **changes):
+    """Returns the optimizer that the reference should equal."""
+    lists = {
         "exclude_from_weight_decay": problems.NOT_DECAYED,
         "exclude_from_layer_adaptation": problems.NOT_ADAPTED,
     }
-    return host.LAMB(
-        WarmupPolynomialDecay(*SCHEDULE), **{**arguments, **changes}
+    return getattr(host, algorithm)(
+        WarmupPolynomialDecay(*SCHEDULE), **SHARED | lists | changes
     )
 
 
-def test_ten_steps_follow_the_paper(host, run):
+VARIANTS = {
+    "lamb": ("LAMB", {}),
+    "no correction": ("LAMB", {"bias_correction": False}),
+    "phi": ("LAMB", {"trust_clip": (0.5, 2.0)}),
+    "scalars": ("LAMB", {"beta_1": 0.0, "beta_2": 0.88, "epsilon": 1e-3}),
+    "n-lamb": ("LAMB", {"nesterov": "first"}),
+    "nn-lamb": ("LAMB", {"nesterov": "both"}),
+    "nn-lamb, no correction": (
+        "LAMB",
+        {"nesterov": "both", "bias_correction": False},
+    ),
+    "l1": ("LAMB", {"norm": "l1"}),
+    "linf": ("LAMB", {"norm": "linf"}),
+    "lars": ("LARS", {}),
+    "lars, nesterov": ("LARS", {"nesterov": True}),
+    "lars, phi": ("LARS", {"trust_clip": (0.5, 2.0), "norm": "linf"}),
+    "lars 2017": (
+        "LARS",
+        {"variant": "you2017", "trust_coefficient": 0.02, "norm": "l1"},
+    ),
+    "lars 2017, nesterov": (
+        "LARS",
+        {"variant": "you2017", "nesterov": True, "trust_coefficient": 0.02},
+    ),
+    "lars, scalars": ("LARS", {"momentum": 0.5, "trust_coefficient": 0.3}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_ten_steps_follow_the_paper(host, run, variant):
+    algorithm, changes = VARIANTS[variant]
     weights, gradients = problems.make()
-    end = problems.train(host, lamb(host), weights, gradients, run)
+    optimizer = optimizer_of(host, algorithm, **changes)
+    end = problems.train(host, optimizer, weights, gradients, run)
     problems.assert_same_displacement(
-        weights, end, expected(weights, gradients)
+        weights, end, expected(weights, gradients, algorithm, **changes)
     )
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"bias_correction": False},
-        {"trust_clip": (0.5, 2.0)},
-        {"beta_1": 0.0, "beta_2": 0.88, "epsilon": 1e-3},
-    ],
-    ids=["no_correction", "phi", "scalars"],
-)
-def test_variants_follow_the_paper(host, changes):
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "lamb"])
+def test_every_variant_changes_the_result(variant):
+    """The control: no variant passes for the algorithm's default."""
+    algorithm, changes = VARIANTS[variant]
     weights, gradients = problems.make()
-    optimizer = lamb(host, **changes)
-    end = problems.train(host, optimizer, weights, gradients, tf.function)
-    problems.assert_same_displacement(
-        weights, end, expected(weights, gradients, **changes)
-    )
+    other = expected(weights, gradients, algorithm, **changes)
+    default = "LAMB" if variant == "lars" else algorithm
+    with pytest.raises(AssertionError):
+        problems.assert_same_displacement(
+            weights, other, expected(weights, gradients, default)
+        )
 
 
 def test_tf_keras_without_xla_follows_the_paper():
     host = HOSTS["tf_keras"]
     weights, gradients = problems.make()
-    optimizer = lamb(host, jit_compile=False)
+    optimizer = optimizer_of(host, jit_compile=False)
     end = problems.train(host, optimizer, weights, gradients)
     problems.assert_same_displacement(
         weights, end, expected(weights, gradients)
@@ -102,7 +129,7 @@ def test_the_measure_refuses_adamw(host):
 
 def test_the_measure_refuses_decay_outside_the_ratio(host):
     weights, gradients = problems.make()
-    end = problems.train(host, lamb(host), weights, gradients)
+    end = problems.train(host, optimizer_of(host), weights, gradients)
     outside = expected(weights, gradients, decay_inside=False)
     with pytest.raises(AssertionError):
         problems.assert_same_displacement(
@@ -140,6 +167,31 @@ def test_nothing_adapted_is_adamw_with_decay_scaled_by_the_rate(host):
     theirs = problems.train(host, optimizer, weights, gradients, tf.function)
     # Keras takes `1 - beta_2**t` literally: 1e-5 off at the first step.
     problems.assert_same_displacement(weights, ours, theirs, rtol=3e-5)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_lars_with_nothing_adapted_is_momentum_sgd(host, nesterov):
+    weights, gradients = problems.make()
+    rate, momentum = 0.01, 0.9
+    optimizer = host.LARS(
+        rate,
+        momentum,
+        variant="you2017",
+        nesterov=nesterov,
+        exclude_from_layer_adaptation=["."],
+    )
+    ours = problems.train(host, optimizer, weights, gradients, tf.function)
+    averaged = host.LARS(
+        rate / (1 - momentum),
+        momentum,
+        nesterov=nesterov,
+        exclude_from_layer_adaptation=["."],
+    )
+    also = problems.train(host, averaged, weights, gradients, tf.function)
+    optimizer = host.keras.optimizers.SGD(rate, momentum, nesterov=nesterov)
+    theirs = problems.train(host, optimizer, weights, gradients, tf.function)
+    problems.assert_same_displacement(weights, ours, theirs)
+    problems.assert_same_displacement(weights, also, theirs)
 
 
 def test_excluded_everywhere_is_not_adapted_by_default(host):

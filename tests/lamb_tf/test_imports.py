@@ -15,16 +15,17 @@ PACKAGE = pathlib.Path(lamb_tf.__file__).parent
 # Each file and the files of lamb_tf that it may import: one way only.
 DIRECTION = {
     "arguments": set(),
-    "rules": set(),
+    "rules": {"layerwise"},
     "layerwise": set(),
     "exclusions": set(),
     "recipes": {"arguments"},
     "schedules": {"arguments"},
     "update": {"layerwise", "rules"},
-    "optimizer": {"arguments", "exclusions", "layerwise", "update"},
-    "lamb": {"arguments", "optimizer", "rules"},
-    "keras": {"exclusions", "lamb", "update"},
-    "tf_keras": {"lamb", "update"},
+    "optimizer": {"arguments", "exclusions", "layerwise", "rules", "update"},
+    "lamb": {"arguments", "layerwise", "optimizer", "rules"},
+    "lars": {"arguments", "layerwise", "optimizer", "rules"},
+    "keras": {"exclusions", "lamb", "lars", "update"},
+    "tf_keras": {"lamb", "lars", "update"},
     "__init__": set(),
 }
 

@@ -81,6 +81,7 @@ class LayerwiseOptimizer:
         self._trust_clip = _Opaque(trust_clip)
         self._entries = _Opaque([])
         self._pending = _Opaque(None)
+        self._read_trusts = _Opaque(None)
 
     @property
     def rule(self) -> Lamb | Lars:
@@ -112,6 +113,16 @@ class LayerwiseOptimizer:
             entry.path: Trust(*tf.unstack(tf.convert_to_tensor(entry.trust)))
             for entry in self._entries.value
         }
+
+    def trust_table(self) -> tf.Tensor:
+        """Returns `trusts` as one float32 tensor of shape `[n, 3]`.
+
+        Its rows stand in the order of the build. One call to TensorFlow
+        and one transfer from the device, where `trusts` makes one for
+        each variable.
+        """
+        read = self._read_trusts.value
+        return tf.zeros([0, len(self._NO_TRUST)]) if read is None else read()
 
     def describe(self) -> str:
         """Returns a table: variable, shape, decayed?, adapted?."""
@@ -219,6 +230,14 @@ class LayerwiseOptimizer:
             ]
         )
         self._programs = _Opaque(Programs(self.rule, self._jit_compile_update))
+        self._read_trusts = _Opaque(
+            tf.function(
+                lambda: tf.stack(
+                    [native(trust).read_value() for trust in trusts]
+                ),
+                autograph=False,
+            )
+        )
         if self._pending.value is not None:
             with tf.init_scope():
                 super().load_own_variables(self._pending.value)

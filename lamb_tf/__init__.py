@@ -14,7 +14,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _OPTIMIZERS = ("LAMB", "LARS")
-_MODULES = ("keras", "recipes", "schedules", "tf_keras")
+_MODULES = ("importers", "keras", "recipes", "schedules", "tf_keras")
 
 __all__ = ["LAMB", "LARS", "__version__"]
 

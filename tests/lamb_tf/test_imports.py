@@ -26,6 +26,20 @@ DIRECTION = {
     "lars": {"arguments", "layerwise", "optimizer", "rules"},
     "keras": {"exclusions", "lamb", "lars", "update"},
     "tf_keras": {"lamb", "lars", "update"},
+    "matching": set(),
+    "peer_configs": set(),
+    "peer_states": set(),
+    "peer_checkpoints": {"peer_states"},
+    "peer_h5": {"peer_states"},
+    "transfer": {"peer_states"},
+    "importers": {
+        "exclusions",
+        "matching",
+        "peer_checkpoints",
+        "peer_configs",
+        "peer_h5",
+        "transfer",
+    },
     "__init__": set(),
 }
 

@@ -1,178 +1,192 @@
-"""One optimizer step over BERT-base, ours beside its peers.
+"""One optimizer step, ours beside its peers.
 
-    python -m benchmarks.optimizer [--repeats N] [--json FILE]
+    pip install '.[bench]'
+    python -m benchmarks.optimizer [--json FILE] [--only ours] ...
 
 The bound is ten passes of 4 bytes per parameter (read w, g, m, v; write
 m, v; read w, m, v; write w) at the copy bandwidth, measured before and
-after every timing, since the machine may be shared. The table gives the
-median and the fastest step, and the median ratio to the bound around it.
+after every step, since the machine may be shared; with bfloat16 weights
+it is 42 bytes (`worker.BOUND_BYTES`). One contender runs at a time, each
+in a process of its own. The table gives
+
+    median s, fastest   seconds of a step
+    x bound             the median of a step's seconds by the bound
+                        around it
+    step MB             the peak of memory within a step, above what is
+                        held between steps
+    first s             the first step: slots, trace, compilation
+    traces, again       functions traced in the first step; after it
+    state               whether the weights move, and are numbers
+
+and the summary holds them against the targets of the spec.
 """
 
 import argparse
-import functools
 import json
-import os
-import statistics
-import time
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Iterator
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from benchmarks import machine, report, shapes
+from benchmarks.contenders import CONTENDERS, DEFAULT_MODES, MODES, Contender
+from benchmarks.worker import BOUND_BYTES
 
-import tensorflow as tf  # noqa: E402
-
-PASSES = 10
-HIDDEN, LAYERS, VOCABULARY = 768, 12, 30522
-MODES = ("eager", "graph", "xla")
-
-
-def bert_base_shapes() -> list[tuple[int, ...]]:
-    """Returns the shapes of BERT-base with its pre-training heads."""
-    norm = [(HIDDEN,), (HIDDEN,)]
-    square = [(HIDDEN, HIDDEN), (HIDDEN,)]
-    layer = 4 * square + norm
-    layer += [(HIDDEN, 4 * HIDDEN), (4 * HIDDEN,)]
-    layer += [(4 * HIDDEN, HIDDEN), (HIDDEN,)] + norm
-    embeddings = [(VOCABULARY, HIDDEN), (512, HIDDEN), (2, HIDDEN)] + norm
-    heads = square + norm + [(VOCABULARY,)] + [(HIDDEN, 2), (2,)]
-    return embeddings + LAYERS * layer + heads
+# A contender that needs longer than this has lost.
+LIMIT_SECONDS = 300
 
 
-def contenders() -> Iterator[tuple[str, Callable[[], Any], Callable]]:
-    """Yields name, constructor and the maker of its variables."""
-    import keras
-    from official.modeling.optimization import lamb as official_lamb
+def run(options: argparse.Namespace) -> list[report.Row]:
+    """Times what was asked for, printing each row as it comes."""
+    rows = []
+    with Workers() as workers:
+        for model in options.models:
+            parameter_list = shapes.MODELS[model]()
+            size = shapes.parameters(parameter_list)
+            for dtype in options.dtypes:
+                print(report.header(model, dtype, len(parameter_list), size))
+                for contender, mode in chosen(options):
+                    row = {
+                        "model": model,
+                        "dtype": dtype,
+                        "mode": mode,
+                        "optimizer": contender.name,
+                    }
+                    row |= workers.ask(
+                        contender,
+                        mode=mode,
+                        model=model,
+                        dtype=dtype,
+                        repeats=options.repeats,
+                        seconds=options.seconds,
+                        limit=LIMIT_SECONDS,
+                    )
+                    rows.append(row)
+                    print(report.line(row), flush=True)
+    return rows
 
-    import lamb_tf.keras
-    import lamb_tf.tf_keras
 
-    decay = {"learning_rate": 1e-4, "weight_decay": 0.01}
-    yield "ours, Keras 3", lambda: lamb_tf.keras.LAMB(**decay), keras.Variable
-    yield "ours, tf_keras", lambda: lamb_tf.tf_keras.LAMB(**decay), tf.Variable
-    yield (
-        "Keras Lamb",
-        lambda: keras.optimizers.Lamb(**decay),
-        keras.Variable,
+def chosen(
+    options: argparse.Namespace,
+) -> Iterator[tuple[Contender, str]]:
+    """Yields the contenders and modes asked for, mode by mode."""
+    for mode in options.modes:
+        for contender in CONTENDERS:
+            if (
+                mode in contender.modes
+                and options.only.lower() in contender.name.lower()
+            ):
+                yield contender, mode
+
+
+class Workers:
+    """One worker process per framework, started when first needed."""
+
+    def __init__(self):
+        self._processes = {}
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        for process in self._processes.values():
+            process.stdin.close()
+            process.wait()
+
+    def ask(self, contender: Contender, **job: Any) -> dict[str, Any]:
+        """Returns the result of one job, or `{"error": ...}`."""
+        framework = contender.framework
+        if framework not in self._processes:
+            self._processes[framework] = _start(framework)
+        process = self._processes[framework]
+        try:
+            job["contender"] = contender.name
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            return {"error": f"the {framework} worker has ended"}
+        answer = process.stdout.readline()
+        if not answer:
+            return {"error": f"the {framework} worker has ended"}
+        return json.loads(answer)
+
+
+def _start(framework):
+    modules = dict.fromkeys(
+        module
+        for contender in CONTENDERS
+        if contender.framework == framework
+        for module in contender.imports
     )
-    yield (
-        "tf-models LAMB",
-        lambda: official_lamb.LAMB(1e-4, weight_decay_rate=0.01),
-        tf.Variable,
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.worker", *modules],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # Frameworks greet; what matters comes back in the row.
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
 
 
-def step_of(
-    create: Callable[[], Any], make_variable: Callable, mode: str
-) -> Callable[[], None]:
-    """Returns one update of all variables, ready to be timed."""
-    shapes = bert_base_shapes()
-    variables = [
-        make_variable(tf.random.normal(shape, stddev=0.02)) for shape in shapes
-    ]
-    grads = [tf.random.normal(shape) for shape in shapes]
-    optimizer = create()
-
-    def step(grads):
-        optimizer.apply_gradients(zip(grads, variables, strict=True))
-
-    if mode != "eager":
-        step = tf.function(step, jit_compile=mode == "xla")
-    return functools.partial(step, grads)
-
-
-def copy_bound() -> Callable[[], float]:
-    """Returns a function that measures the seconds of ten passes."""
-    size = sum(
-        functools.reduce(int.__mul__, shape, 1) for shape in bert_base_shapes()
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Returns the options of a command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    source = tf.ones([size])
-    target = tf.Variable(tf.zeros([size]))
 
-    @tf.function(jit_compile=True)
-    def copy(source):
-        target.assign(source + 1.0)
+    def subset(known):
+        def split(text):
+            names = text.split(",")
+            unknown = set(names) - set(known)
+            if unknown:
+                raise argparse.ArgumentTypeError(
+                    f"{', '.join(sorted(unknown))}: choose from "
+                    f"{','.join(known)}"
+                )
+            return names
 
-    copy(source)
+        return split
 
-    def measure() -> float:
-        # A copy is two passes: one read, one written.
-        return seconds(functools.partial(copy, source)) * PASSES / 2
-
-    return measure
-
-
-def seconds(call: Callable[[], Any]) -> float:
-    """Returns the wall time of one call."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def run(repeats: int) -> dict[str, Any]:
-    """Returns the median seconds of each contender in each mode."""
-    bound = copy_bound()
-    bounds, rows = [], []
-    for mode in MODES:
-        for name, create, make_variable in contenders():
-            step = step_of(create, make_variable, mode)
-            step(), step()
-            times, ratios = [], []
-            for _ in range(repeats):
-                before = bound()
-                took = seconds(step)
-                local = (before + bound()) / 2
-                bounds.append(local)
-                times.append(took)
-                ratios.append(took / local)
-            rows.append(
-                {
-                    "mode": mode,
-                    "optimizer": name,
-                    "seconds": statistics.median(times),
-                    "fastest": min(times),
-                    "times_bound": statistics.median(ratios),
-                }
-            )
-            print(_line(rows[-1]), flush=True)
-            del step
-    median = statistics.median(bounds)
-    parameters = sum(
-        functools.reduce(int.__mul__, shape, 1) for shape in bert_base_shapes()
+    for name, known, default in (
+        ("models", shapes.MODELS, shapes.MODELS),
+        ("dtypes", BOUND_BYTES, BOUND_BYTES),
+        ("modes", MODES, DEFAULT_MODES),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=subset(known),
+            default=list(default),
+            metavar="A,B",
+            help=f"of {','.join(known)}; default {','.join(default)}",
+        )
+    parser.add_argument("--only", default="", help="part of optimizers' names")
+    parser.add_argument("--repeats", type=int, default=10, help="at most")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=4.0,
+        help="no more repeats after these, beyond three",
     )
-    return {
-        "variables": len(bert_base_shapes()),
-        "parameters": parameters,
-        "bandwidth_gb_s": PASSES * 4 * parameters / median / 1e9,
-        "bound_seconds": median,
-        "repeats": repeats,
-        "rows": rows,
-    }
-
-
-def _line(row):
-    return (
-        f"{row['mode']:<6} {row['optimizer']:<15} "
-        f"median {row['seconds']:.3f} s  fastest {row['fastest']:.3f} s  "
-        f"{row['times_bound']:.2f} x bound"
-    )
+    parser.add_argument("--json", metavar="FILE", help="write everything here")
+    return parser.parse_args(arguments)
 
 
 def main() -> None:
-    """Prints the table and writes it as JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--json", metavar="FILE")
-    arguments = parser.parse_args()
-    report = run(arguments.repeats)
-    print(
-        f"{report['variables']} variables, "
-        f"{report['parameters'] / 1e6:.1f}M parameters; copy "
-        f"{report['bandwidth_gb_s']:.1f} GB/s; bound "
-        f"{report['bound_seconds']:.3f} s"
-    )
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=1)
+    """Prints the table and the summary, and writes them where asked."""
+    options = parse()
+    about = machine.describe()
+    print(", ".join(f"{k} {v}" for k, v in about.items() if k != "versions"))
+    print(", ".join(f"{k} {v}" for k, v in about["versions"].items() if v))
+    rows = run(options)
+    verdicts = report.summary(rows)
+    print(report.summary_lines(verdicts))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(
+                {"about": about, "rows": rows, "targets": verdicts},
+                file,
+                indent=1,
+            )
 
 
 if __name__ == "__main__":

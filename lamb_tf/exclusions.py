@@ -8,8 +8,22 @@ from typing import Any
 Entries = Sequence[Any]
 
 
+def whole_of(variable: Any) -> Any:
+    """Returns the `ShardedVariable` that a variable is a part of.
+
+    A variable that is no part is its own whole.
+    """
+    container = getattr(variable, "_sharded_container", None)
+    whole = container and container()
+    return variable if whole is None else whole
+
+
 def path_of(variable: Any) -> str:
-    """Returns the path of a variable of either Keras, without `:0`."""
+    """Returns the path of a variable of either Keras, without `:0`.
+
+    The parts of a sharded variable have the path of the whole.
+    """
+    variable = whole_of(variable)
     path = getattr(variable, "path", None) or variable.name
     return path.split(":")[0]
 
@@ -112,7 +126,7 @@ def _kept(argument, entries, variables, key):
 def _matches(entry, variable, key):
     if isinstance(entry, str):
         return re.search(entry, path_of(variable)) is not None
-    return key(entry) == key(variable)
+    return key(whole_of(entry)) == key(whole_of(variable))
 
 
 def _as_patterns(entries):

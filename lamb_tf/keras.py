@@ -1,5 +1,7 @@
 """LAMB and LARS on Keras 3."""
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,8 +28,11 @@ class KerasAdapter(keras.optimizers.Optimizer):
     are clipped after the sum over replicas; slots and averages of
     low-precision variables are float32; a schedule and the averages
     count updates and not accumulated micro-steps; accumulation works in
-    a graph under a strategy, with one sum over replicas an update.
+    a graph under a strategy, with one sum over replicas an update; under
+    a `LossScaleOptimizer`, an overflow on any replica skips the step.
     """
+
+    _has_warned = False
 
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the slots of `variables`."""
@@ -45,7 +50,7 @@ class KerasAdapter(keras.optimizers.Optimizer):
             for v in variables
         ]
         self._masters = [m for m in masters if m is not None]
-        trusts = [self._new_trust(v) for v in variables]
+        trusts = self._new_trusts(variables)
         self._plan(variables, list(zip(*slots, strict=True)), masters, trusts)
 
     def add_variable_from_reference(
@@ -69,6 +74,14 @@ class KerasAdapter(keras.optimizers.Optimizer):
         self._track_variable(variable)
         return variable
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Keras's `LossScaleOptimizer` takes the factor from the optimizer
+        # that it wraps: the one sign by which that one can know.
+        if name == "loss_scale_factor":
+            again = hasattr(self, name)
+            super().__setattr__("_is_wrapped", again and value is None)
+        super().__setattr__(name, value)
+
     def apply(self, grads, trainable_variables=None) -> None:
         """Updates the variables; sparse gradients become dense first."""
         variables = trainable_variables
@@ -79,7 +92,26 @@ class KerasAdapter(keras.optimizers.Optimizer):
             None if grad is None else dense(grad, variable)
             for grad, variable in zip(grads, variables, strict=True)
         ]
-        super().apply(grads, variables)
+        apply = super().apply
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        if not self._is_wrapped or replicas == 1:
+            apply(grads, variables)
+            return
+        self._warn_of_the_scale()
+
+        # In the cross-replica context: no replica could sum gradients in a
+        # branch of its own.
+        def apply_where_finite(strategy, finite, grads):
+            tf.cond(
+                strategy.experimental_local_results(finite)[0],
+                lambda: _in_replicas(
+                    strategy, lambda grads: apply(grads, variables), grads
+                ),
+                lambda: None,
+            )
+
+        finite = _on_all_replicas(_all_finite(grads))
+        self._merge_call(apply_where_finite, finite, grads)
 
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any
@@ -92,7 +124,16 @@ class KerasAdapter(keras.optimizers.Optimizer):
         if self.gradient_accumulation_steps:
             for grad, variable in zip(grads, variables, strict=True):
                 self._accumulator(variable).assign_add(grad)
-            self._merge_call(self._update_when_due, variables)
+            due = tf.equal(
+                (self._iterations + 1) % self.gradient_accumulation_steps, 0
+            )
+            self._merge_call(
+                lambda strategy: tf.cond(
+                    due,
+                    lambda: self._update_by_mean(strategy, variables),
+                    lambda: None,
+                )
+            )
             return
         pairs = zip(grads, variables, strict=True)
         grads = [grad for grad, _ in self._all_reduce_sum_gradients(pairs)]
@@ -100,31 +141,63 @@ class KerasAdapter(keras.optimizers.Optimizer):
             self._update_under, self._clip_gradients(grads), variables
         )
 
-    def _update_when_due(self, strategy, variables):
-        steps = self.gradient_accumulation_steps
+    def _update_by_mean(self, strategy, variables):
+        """Updates by the mean of the accumulated gradients.
 
-        def update():
-            # What a variable without a gradient in this micro-step has
-            # accumulated stays there for its next update.
-            grads = [
-                self._sum_over_replicas(self._accumulator(v)) / steps
-                for v in variables
+        Args:
+            strategy: The strategy in force.
+            variables: Those that have a gradient in this micro-step. The
+                others follow if they had one in an earlier micro-step.
+        """
+        others = [
+            native(v)
+            for v in self._trainable_variables
+            if not self._overwrite_variable_with_gradient(v)
+        ]
+        others = [v for v in others if not any(v is w for w in variables)]
+
+        def mean():
+            sums = [
+                self._accumulator(v).read_value() for v in variables + others
             ]
-            grads = self._clip_gradients(grads)
-            self._update_under(strategy, grads, variables)
-            for variable in variables:
-                accumulator = self._accumulator(variable)
-                accumulator.assign(tf.zeros_like(accumulator))
+            replica = tf.distribute.get_replica_context()
+            sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+            had_any = [
+                tf.reduce_any(tf.not_equal(g, 0.0))
+                for g in sums[len(variables) :]
+            ]
+            means = [g / self.gradient_accumulation_steps for g in sums]
+            return self._clip_gradients(means), had_any
 
-        due = tf.equal((self._iterations + 1) % steps, 0)
-        tf.cond(due, update, lambda: None)
+        means, had_any = _in_replicas(strategy, mean)
+        self._move_variables(strategy, means[: len(variables)], variables)
+        late = zip(means[len(variables) :], others, had_any, strict=True)
+        for grad, variable, has in late:
+            tf.cond(
+                strategy.experimental_local_results(has)[0],
+                functools.partial(
+                    self._move_variables, strategy, [grad], [variable]
+                ),
+                lambda: None,
+            )
+        for variable in variables + others:
+            strategy.extended.update(
+                self._accumulator(variable),
+                lambda a: a.assign(tf.zeros_like(a), read_value=False),
+                group=False,
+            )
+        if self.use_ema:
+            self._average_under(strategy)
 
     def _update_under(self, strategy, grads, variables):
+        self._move_variables(strategy, grads, variables)
+        if self.use_ema:
+            self._average_under(strategy)
+
+    def _move_variables(self, strategy, grads, variables):
         self._move_under(
             strategy, variables, grads, self.learning_rate, self.iterations
         )
-        if self.use_ema:
-            self._average_under(strategy)
 
     def _average_under(self, strategy):
         averages = self._model_variables_moving_average
@@ -146,10 +219,13 @@ class KerasAdapter(keras.optimizers.Optimizer):
     def _overwrite_model_variables_with_average_value(
         self, trainable_variables
     ):
+        # By index: `fit` may hand over fewer, where layers are frozen.
+        averages = [
+            self._model_variables_moving_average[self._index(v)]
+            for v in trainable_variables
+        ]
         self._overwrite_by_averages(
-            self._distribution_strategy,
-            trainable_variables,
-            self._model_variables_moving_average,
+            self._distribution_strategy, trainable_variables, averages
         )
 
     def _merge_call(self, function: Callable, *arguments: Any) -> None:
@@ -157,13 +233,16 @@ class KerasAdapter(keras.optimizers.Optimizer):
             function, self._distribution_strategy, *arguments
         )
 
-    def _sum_over_replicas(self, accumulator):
-        replica = tf.distribute.get_replica_context()
-        if replica is None:
-            return accumulator.read_value()
-        return replica.all_reduce(
-            tf.distribute.ReduceOp.SUM, accumulator.read_value()
-        )
+    def _warn_of_the_scale(self):
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "Keras's `LossScaleOptimizer` sees the gradients of the first "
+                "replica alone. An overflow on another one skips the step, "
+                "but does not lower the loss scale. Wrap the optimizer in "
+                "`lamb_tf.keras.LossScaleOptimizer`, which asks all replicas.",
+                stacklevel=3,
+            )
 
     def _accumulator(self, variable):
         return native(self._accumulated_gradients[self._index(variable)])
@@ -208,13 +287,39 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     Here an overflow on any replica skips the step and lowers the scale.
     """
 
+    def __init__(self, inner_optimizer: Any, *args: Any, **kwargs: Any):
+        super().__init__(inner_optimizer, *args, **kwargs)
+        if isinstance(inner_optimizer, KerasAdapter):
+            inner_optimizer._is_wrapped = False  # It need not ask again.
+
     def check_finite(self, grads: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns whether the gradients of every replica are finite."""
-        finite = super().check_finite(grads)
-        replica = tf.distribute.get_replica_context()
-        if replica is None or replica.num_replicas_in_sync == 1:
-            return finite
-        overflows = replica.all_reduce(
-            tf.distribute.ReduceOp.SUM, 1.0 - tf.cast(finite, tf.float32)
-        )
-        return tf.equal(overflows, 0.0)
+        return _on_all_replicas(_all_finite(grads))
+
+
+def _all_finite(grads):
+    """Returns whether all gradients of this replica are finite."""
+    grads = [
+        grad.values if isinstance(grad, tf.IndexedSlices) else grad
+        for grad in grads
+        if grad is not None
+    ]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in grads])
+
+
+def _on_all_replicas(condition):
+    """Returns whether a condition holds on every replica."""
+    replica = tf.distribute.get_replica_context()
+    if replica.num_replicas_in_sync == 1:
+        return condition
+    exceptions = replica.all_reduce(
+        tf.distribute.ReduceOp.SUM, tf.cast(tf.logical_not(condition), tf.int32)
+    )
+    return tf.equal(exceptions, 0)
+
+
+def _in_replicas(strategy, function, *arguments):
+    """Calls a function in the replica context, back from a merge call."""
+    if tf.distribute.in_cross_replica_context():
+        return strategy.extended.call_for_each_replica(function, arguments)
+    return function(*arguments)

@@ -16,10 +16,17 @@ import numpy as np
 import tensorflow as tf
 
 from lamb_tf import arguments
-from lamb_tf.exclusions import Exclusions, path_of
+from lamb_tf.exclusions import Exclusions, path_of, whole_of
 from lamb_tf.layerwise import NORMS, Layer, Norm, Trust
 from lamb_tf.rules import Lamb, Lars
-from lamb_tf.update import Entry, Programs, dense, native
+from lamb_tf.update import (
+    Entry,
+    Programs,
+    compute_dtype,
+    dense,
+    native,
+    refined,
+)
 
 
 class LayerwiseOptimizer:
@@ -127,7 +134,7 @@ class LayerwiseOptimizer:
     def describe(self) -> str:
         """Returns a table: variable, shape, decayed?, adapted?."""
         rows = [("variable", "shape", "decayed", "adapted")]
-        for entry in self._entries.value:
+        for entry in self._layers():
             decayed = bool(entry.layer.weight_decay)
             rows.append(
                 (
@@ -211,7 +218,7 @@ class LayerwiseOptimizer:
             [
                 Entry(
                     path=path_of(variable),
-                    shape=tuple(variable.shape),
+                    shape=tuple(whole_of(variable).shape),
                     layer=Layer(
                         weight_decay=self.weight_decay if decayed else 0.0,
                         adapted=adapted,
@@ -233,7 +240,7 @@ class LayerwiseOptimizer:
         self._read_trusts = _Opaque(
             tf.function(
                 lambda: tf.stack(
-                    [native(trust).read_value() for trust in trusts]
+                    [native(e.trust).read_value() for e in self._layers()]
                 ),
                 autograph=False,
             )
@@ -242,6 +249,19 @@ class LayerwiseOptimizer:
             with tf.init_scope():
                 super().load_own_variables(self._pending.value)
             self._pending = _Opaque(None)
+
+    def _layers(self) -> list[Entry]:
+        """Returns one entry of each layer; parts of a whole share theirs."""
+        return list({id(e.trust): e for e in self._entries.value}.values())
+
+    def _new_trusts(self, variables: Sequence[Any]) -> list[Any]:
+        """Returns the `trust` of each variable; parts of a whole share one."""
+        trusts = {}
+        for variable in variables:
+            key = id(whole_of(variable))
+            if key not in trusts:
+                trusts[key] = self._new_trust(variable)
+        return [trusts[id(whole_of(variable))] for variable in variables]
 
     def _compiles_for_cpu(self, variable: Any) -> bool:
         platform = self.target_platform
@@ -274,6 +294,20 @@ class LayerwiseOptimizer:
 
         To be called in the context that `maybe_merge_call` gives.
         """
+        pairs = []
+        sharded = {}
+        for variable, gradient in zip(variables, gradients, strict=True):
+            whole = whole_of(variable)
+            if whole is variable:
+                pairs.append((variable, gradient))
+            else:
+                gradients_of = sharded.setdefault(id(whole), (whole, {}))[1]
+                gradients_of[self._index(variable)] = gradient
+        for whole, gradients_of in sharded.values():
+            self._move_parts(whole, gradients_of, learning_rate, iterations)
+        if not pairs:
+            return
+        variables, gradients = zip(*pairs, strict=True)
         if tf.distribute.has_strategy():
             for variable, gradient in zip(variables, gradients, strict=True):
                 strategy.extended.update(
@@ -291,6 +325,36 @@ class LayerwiseOptimizer:
             tf.convert_to_tensor(iterations),
         )
 
+    def _move_parts(
+        self,
+        whole: Any,
+        gradients: dict[int, Any],
+        learning_rate: Any,
+        iterations: Any,
+    ) -> None:
+        """Updates a sharded variable: its parts together are one layer.
+
+        Args:
+            whole: A `ShardedVariable`.
+            gradients: Those of its parts, by the part's index.
+            learning_rate: Scalar.
+            iterations: Integer scalar.
+        """
+        parts = [(self._index(part), part) for part in whole.variables]
+        self._programs.value.move_parts(
+            [self._entries.value[index] for index, _ in parts],
+            [part for _, part in parts],
+            [
+                # To the whole, a part without a gradient has one of zeros.
+                dense(gradients[index], part)
+                if index in gradients
+                else tf.zeros(part.shape, compute_dtype(part.dtype))
+                for index, part in parts
+            ],
+            tf.convert_to_tensor(learning_rate),
+            tf.convert_to_tensor(iterations),
+        )
+
     def _update_averages(
         self,
         strategy: tf.distribute.Strategy,
@@ -300,18 +364,23 @@ class LayerwiseOptimizer:
     ) -> None:
         """Moves each average towards its variable, or its master copy."""
 
-        def move(average, weights, momentum):
+        def move(average, weights, master, momentum):
             momentum = tf.cast(momentum, average.dtype)
-            weights = tf.cast(weights, average.dtype)
+            if master is not None:
+                weights = refined(
+                    tf.convert_to_tensor(weights), tf.convert_to_tensor(master)
+                )
             average.assign(momentum * average + (1.0 - momentum) * weights)
 
         for variable, average in zip(variables, averages, strict=True):
             if average is None:
                 continue
             master = self._entries.value[self._index(variable)].master
-            weights = native(variable if master is None else master)
             strategy.extended.update(
-                native(average), move, args=(weights, momentum), group=False
+                native(average),
+                move,
+                args=(native(variable), native(master), momentum),
+                group=False,
             )
 
     def _overwrite_by_averages(

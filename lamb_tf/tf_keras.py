@@ -31,6 +31,11 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
         self._learning_rate = self._build_learning_rate(learning_rate)
         self._jit_compile_update = bool(jit_compile)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "_is_wrapped_by_loss_scale_optimizer" and value:
+            _count_updates_only(self._iterations)
+
     def build(self, var_list: Sequence[tf.Variable]) -> None:
         """Creates the slots of `var_list`."""
         if getattr(self, "_built", False):
@@ -50,7 +55,7 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
             for v in var_list
         ]
         self._masters = [m for m in masters if m is not None]
-        trusts = [self._new_trust(v) for v in var_list]
+        trusts = self._new_trusts(var_list)
         self._plan(var_list, slots, masters, trusts)
         self._built = True
 
@@ -62,18 +67,15 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
             return super().add_variable_from_reference(
                 model_variable, variable_name, shape, initial_value
             )
-        if initial_value is None:
-            initial_value = tf.zeros(
-                model_variable.shape if shape is None else shape
-            )
+        if initial_value is not None:
+            initial_value = tf.cast(initial_value, tf.float32)
+        reference = _Float32(model_variable)
+        # Past the class that would look for the device of `reference`.
+        create = super(tf_keras.optimizers.Optimizer, self)
         with self._colocated(model_variable):
-            variable = tf.Variable(
-                tf.cast(initial_value, tf.float32),
-                name=f"{variable_name}/{model_variable._shared_name}",
-                trainable=False,
+            return create.add_variable_from_reference(
+                reference, variable_name, shape, initial_value
             )
-        self._variables.append(variable)
-        return variable
 
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kw
@@ -148,6 +150,33 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
         return tf.distribute.get_strategy().extended.colocate_vars_with(
             variable
         )
+
+
+class _Float32:
+    """A variable of low precision as a reference for float32 slots."""
+
+    true_dtype = tf.float32
+
+    def __init__(self, variable: tf.Variable):
+        self._variable = variable
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._variable, name)
+
+
+def _count_updates_only(iterations):
+    """Makes a count of steps leave out those that are skipped.
+
+    tf_keras's `LossScaleOptimizer` counts a step that it skips: the
+    schedule and the bias correction would run ahead of the moments. It
+    alone adds without reading the sum.
+    """
+    add = iterations.assign_add
+
+    def assign_add(delta, use_locking=False, name=None, read_value=True):
+        return add(delta, use_locking, name) if read_value else None
+
+    iterations.assign_add = assign_add
 
 
 def _true_dtype(variable):

@@ -103,7 +103,7 @@ def update(
     dtype = gradient.dtype
     w = tf.cast(variable.read_value(), dtype)
     if master is not None:
-        w = _refined(variable.read_value(), master.read_value())
+        w = refined(variable.read_value(), master.read_value())
     w, moments, new_trust = rule(
         layer,
         w,
@@ -174,6 +174,33 @@ class Programs:
             *(_local(slot, device) for slot in entry.slots),
         )
 
+    def move_parts(
+        self,
+        entries: Sequence[Entry],
+        parts: Sequence[tf.Variable],
+        gradients: Sequence[tf.Tensor],
+        learning_rate: tf.Tensor,
+        iterations: tf.Tensor,
+    ) -> None:
+        """Moves the parts of a sharded variable as one layer.
+
+        No program of its own: XLA takes no variables of several devices.
+        """
+        first = entries[0]
+        masters = [entry.master for entry in entries]
+        slots = zip(*(entry.slots for entry in entries), strict=True)
+        update(
+            self._rule,
+            first.layer,
+            _Joined(parts),
+            tf.concat(gradients, axis=0),
+            learning_rate,
+            iterations,
+            native(first.trust),
+            None if first.master is None else _Joined(masters),
+            *map(_Joined, slots),
+        )
+
     def move_all(
         self,
         entries: Sequence[Entry],
@@ -201,6 +228,23 @@ class Programs:
         if key not in self._by_variables:
             self._by_variables[key] = tf.function(step, autograph=False)
         self._by_variables[key](list(gradients), learning_rate, iterations)
+
+
+class _Joined:
+    """Reads and writes the parts of a sharded variable as one."""
+
+    def __init__(self, parts: Sequence[Any]):
+        self._parts = [native(part) for part in parts]
+        self.dtype = self._parts[0].dtype
+
+    def read_value(self):
+        return tf.concat([part.read_value() for part in self._parts], axis=0)
+
+    def assign(self, value, read_value):
+        rows = [part.shape[0] for part in self._parts]
+        pieces = tf.split(value, rows)
+        for part, piece in zip(self._parts, pieces, strict=True):
+            part.assign(piece, read_value=read_value)
 
 
 def native(variable: Any) -> Any:
@@ -232,7 +276,7 @@ def _local(variable, device):
     return components[0]
 
 
-def _refined(value, master):
+def refined(value, master):
     """Returns the master copy, or `value` where it was set elsewhere.
 
     Weights may be loaded, constrained or averaged behind the optimizer's

@@ -1,8 +1,16 @@
 """Checks of constructor arguments; each error names name and value."""
 
 import numbers
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether `value` is a real number, which no boolean is."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def number(
@@ -12,7 +20,7 @@ def number(
 
     Args:
         name: Name of the argument, for the message.
-        value: Any real number.
+        value: Any real number, but no boolean.
         lower: Lowest value allowed.
         below: What the value must stay below, or `None` for finite.
 
@@ -21,7 +29,7 @@ def number(
     """
     limit = float("inf") if below is None else below
     # A NaN fails the comparison, and so is refused too.
-    if not isinstance(value, numbers.Real) or not lower <= value < limit:
+    if not is_number(value) or not lower <= value < limit:
         bounds = f">= {lower:g}"
         if below is not None:
             bounds = f"in [{lower:g}, {below:g})"
@@ -41,8 +49,10 @@ def positive(name: str, value: Any) -> float:
     Raises:
         ValueError: If the value is not such a number.
     """
-    if number(name, value) == 0.0:
-        raise ValueError(f"`{name}` must be > 0. Received: {name}={value!r}")
+    if not is_number(value) or not 0.0 < value < float("inf"):
+        raise ValueError(
+            f"`{name}` must be a number > 0. Received: {name}={value!r}"
+        )
     return float(value)
 
 
@@ -101,4 +111,57 @@ def flag(name: str, value: Any) -> bool:
     Raises:
         ValueError: If the value is no boolean.
     """
-    return choice(name, getattr(value, "item", lambda: value)(), (False, True))
+    if isinstance(value, np.bool_):
+        value = bool(value)
+    return choice(name, value, (False, True))
+
+
+def share(name: str, value: Any) -> float:
+    """Returns a float in `[0, 1]`.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Any real number.
+
+    Raises:
+        ValueError: If the value is not such a number.
+    """
+    if not is_number(value) or not 0.0 <= value <= 1.0:
+        raise ValueError(
+            f"`{name}` must be a number in [0, 1]. Received: {name}={value!r}"
+        )
+    return float(value)
+
+
+def scope(name: str, value: Any) -> str:
+    """Returns a string that can name a scope of TensorFlow.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Letters, digits and `_.>-`, from a letter, digit or `.` on.
+
+    Raises:
+        ValueError: If the value is not such a string.
+    """
+    if not isinstance(value, str) or not re.fullmatch(
+        r"[A-Za-z0-9.][A-Za-z0-9_.>-]*", value
+    ):
+        raise ValueError(
+            f"`{name}` must be a string of letters, digits and '_.>-' that "
+            f"starts with a letter, a digit or '.'. Received: {name}={value!r}"
+        )
+    return value
+
+
+def count_from(lower: int) -> Callable[[str, Any], int]:
+    """Returns the check of an integer `>= lower`."""
+    return lambda name, value: count(name, value, lower, 2**31 - 1)
+
+
+def optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Returns `check`, but for `None`, which then passes."""
+
+    def checked(name, value):
+        return None if value is None else check(name, value)
+
+    return checked

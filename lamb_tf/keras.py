@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from lamb_tf import arguments
 from lamb_tf.exclusions import path_of
 from lamb_tf.lamb import Lamb
 from lamb_tf.lars import Lars
@@ -33,6 +34,14 @@ class KerasAdapter(keras.optimizers.Optimizer):
     """
 
     _has_warned = False
+
+    _schedule_class = keras.optimizers.schedules.LearningRateSchedule
+    _base_checks = {
+        "loss_scale_factor": arguments.optional(arguments.positive),
+        "gradient_accumulation_steps": arguments.optional(
+            arguments.count_from(2)
+        ),
+    }
 
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the slots of `variables`."""

@@ -12,7 +12,13 @@ from lamb_tf.optimizer import LayerwiseOptimizer
 class Lamb(LayerwiseOptimizer):
     """Algorithm 2 of arXiv:1904.00962 on the layer-wise strategy."""
 
-    _renamed = {"weight_decay_rate": "weight_decay"}
+    _advice = {
+        "beta1": "use `beta_1`",
+        "beta2": "use `beta_2`",
+        "betas": "use `beta_1` and `beta_2`",
+        "eps": "use `epsilon`",
+        "momentum": "use `beta_1`",
+    }
 
     def __init__(
         self,
@@ -33,7 +39,8 @@ class Lamb(LayerwiseOptimizer):
         """Creates the optimizer.
 
         Args:
-            learning_rate: A float or a schedule. Float, `>= 0`.
+            learning_rate: A float, a schedule of either Keras, or a
+                function without arguments. Float, `>= 0`.
             beta_1: Decay rate of the first moment, in `[0, 1)`.
             beta_2: Decay rate of the second moment, in `[0, 1)`.
             epsilon: Added to the root of the second moment, `>= 0`.
@@ -58,8 +65,8 @@ class Lamb(LayerwiseOptimizer):
                 `jit_compile`.
 
         Raises:
-            ValueError: If an argument is outside its range, if a list of
-                exclusions is not a list, or if an old name is used.
+            ValueError: If an argument is outside its range or unknown, or
+                if a list of exclusions is not a list.
         """
         rule = rules.Lamb(
             beta_1=arguments.number("beta_1", beta_1, below=1.0),

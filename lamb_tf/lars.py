@@ -12,10 +12,11 @@ from lamb_tf.optimizer import LayerwiseOptimizer
 class Lars(LayerwiseOptimizer):
     """LARS on the layer-wise strategy, in two variants."""
 
-    _renamed = {
-        "weight_decay_rate": "weight_decay",
-        "eeta": "trust_coefficient",
-        "beta_1": "momentum",
+    _advice = {
+        "beta_1": "use `momentum`",
+        "classic_momentum": "use `variant`",
+        "eeta": "use `trust_coefficient`",
+        "use_nesterov": "use `nesterov`",
     }
 
     def __init__(
@@ -43,7 +44,8 @@ class Lars(LayerwiseOptimizer):
         adapted steps are summed with `momentum`.
 
         Args:
-            learning_rate: A float or a schedule. Float, `>= 0`.
+            learning_rate: A float, a schedule of either Keras, or a
+                function without arguments. Float, `>= 0`.
             momentum: Decay rate of the momentum, in `[0, 1)`; `beta_1`
                 of Algorithm 1.
             weight_decay: Decay rate, added to the gradient, `>= 0`.
@@ -64,8 +66,8 @@ class Lars(LayerwiseOptimizer):
                 `LAMB`.
 
         Raises:
-            ValueError: If an argument is outside its range, if a list of
-                exclusions is not a list, or if an old name is used.
+            ValueError: If an argument is outside its range or unknown, or
+                if a list of exclusions is not a list.
         """
         rule = rules.Lars(
             momentum=arguments.number("momentum", momentum, below=1.0),

@@ -8,8 +8,8 @@ slots.
 
 import copy
 import dataclasses
-import numbers
-from collections.abc import Sequence
+import difflib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from lamb_tf import arguments
 from lamb_tf.exclusions import Exclusions, path_of, whole_of
 from lamb_tf.layerwise import NORMS, Layer, Norm, Trust
 from lamb_tf.rules import Lamb, Lars
+from lamb_tf.schedules import adopted
 from lamb_tf.update import (
     Entry,
     Programs,
@@ -27,6 +28,39 @@ from lamb_tf.update import (
     native,
     refined,
 )
+
+_CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
+# What both base classes take, and how each value is checked.
+_BASE_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(_CLIPS, arguments.optional(arguments.positive)),
+    "use_ema": arguments.flag,
+    "ema_momentum": arguments.share,
+    "ema_overwrite_frequency": arguments.optional(arguments.count_from(1)),
+}
+# What other libraries, or the other Keras, call it; and what to do here.
+_ADVICE = {
+    "lr": "use `learning_rate`",
+    "decay": "pass a schedule as `learning_rate`",
+    "weight_decay_rate": "use `weight_decay`",
+    "max_grad_norm": "use `global_clipnorm`",
+    "jit_compile": "on Keras 3 the update is always compiled",
+    "loss_scale_factor": "on tf_keras use its "
+    "`mixed_precision.LossScaleOptimizer`",
+    "gradient_accumulation_steps": "on tf_keras sum up the gradients before "
+    "`apply_gradients()`",
+}
+# Compiled steps and slots depend on these, and so do those of the rule.
+_FIXED = {
+    "weight_decay",
+    "exclude_from_weight_decay",
+    "exclude_from_layer_adaptation",
+    "trust_coefficient",
+    "trust_clip",
+    "norm",
+    "use_ema",
+    "gradient_accumulation_steps",
+    "jit_compile",
+}
 
 
 class LayerwiseOptimizer:
@@ -44,8 +78,13 @@ class LayerwiseOptimizer:
     _jit_compile_update = True
     # Of a variable that no step has moved yet.
     _NO_TRUST = (1.0, float("nan"), float("nan"))
-    # Names of other libraries, and what they are called here.
-    _renamed: dict[str, str] = {}
+    # Names that other libraries have for arguments, and what to do here.
+    _advice: dict[str, str] = {}
+    # Further arguments of an adapter's base class, and how to check them.
+    _base_checks: dict[str, Callable[[str, Any], Any]]
+    # The adapter's own class of schedules.
+    _schedule_class: type
+    _made = False
 
     def __init__(
         self,
@@ -61,14 +100,9 @@ class LayerwiseOptimizer:
         trust_coefficient: float = 1.0,
         **base_kwargs: Any,
     ):
-        for old, new in self._renamed.items():
-            if old in base_kwargs:
-                raise ValueError(
-                    f"`{old}` is called `{new}` here. Received: "
-                    f"{old}={base_kwargs[old]!r}"
-                )
-        if isinstance(learning_rate, numbers.Real):
-            learning_rate = arguments.number("learning_rate", learning_rate)
+        base_kwargs = self._checked_base(rule, base_kwargs)
+        learning_rate = self._checked_rate(learning_rate)
+        name = arguments.scope("name", name)
         weight_decay = arguments.number("weight_decay", weight_decay)
         trust_coefficient = arguments.positive(
             "trust_coefficient", trust_coefficient
@@ -89,6 +123,38 @@ class LayerwiseOptimizer:
         self._entries = _Opaque([])
         self._pending = _Opaque(None)
         self._read_trusts = _Opaque(None)
+        self._variables_unbuilt = len(self.variables)
+        self._made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._made and (name in _FIXED or hasattr(self._rule, name)):
+            raise AttributeError(
+                f"`{name}` cannot be set: steps compiled before would not "
+                f"see it. Make another {type(self).__name__} with "
+                f"{name}={value!r}."
+            )
+        check = {**_BASE_CHECKS, **self._base_checks}.get(name)
+        if check is not None:
+            value = check(name, value)
+        if name in _CLIPS and value is not None:
+            self._check_one_clip({name: value})
+        super().__setattr__(name, value)
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate of the update at hand, a scalar.
+
+        It can be set to a float and, on an optimizer made with one, to a
+        schedule.
+        """
+        return super().learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if not tf.is_tensor(value):
+            value = self._checked_rate(value)
+        base = super(LayerwiseOptimizer, type(self)).learning_rate
+        base.fset(self, value)
 
     @property
     def rule(self) -> Lamb | Lars:
@@ -196,14 +262,104 @@ class LayerwiseOptimizer:
     def load_own_variables(self, store: Any) -> None:
         """Restores the state, at build if the slots are not there yet.
 
-        The base classes skip the state of an optimizer without slots.
+        The base classes skip the state of an optimizer without slots, and
+        state that does not fit.
+
+        Raises:
+            ValueError: If the state is of other variables. None is
+                changed then.
         """
-        if self._entries.value:
-            super().load_own_variables(store)
-        else:
+        if not self._entries.value:
             self._pending = _Opaque(
                 {key: np.array(store[key]) for key in store.keys()}
             )
+            return
+        saved = [store[str(i)] for i in range(len(store.keys()))]
+        if len(saved) == self._variables_unbuilt and not int(saved[0][()]):
+            # Saved before the first step: there were no slots yet.
+            saved += [v.numpy() for v in self.variables[len(saved) :]]
+        self._check_saved(saved)
+        for variable, value in zip(self.variables, saved, strict=True):
+            variable.assign(value)
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets all variables, in the order of `variables`.
+
+        Raises:
+            ValueError: If there are more or fewer, or of other shapes.
+        """
+        if self._entries.value:
+            self._check_saved(weights)
+        super().set_weights(weights)
+
+    def _checked_base(
+        self, rule: Lamb | Lars, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Returns the arguments of the base class; raises for any other."""
+        checks = {**_BASE_CHECKS, **self._base_checks}
+        advice = {**_ADVICE, **self._advice}
+        for name, value in given.items():
+            if name in checks:
+                continue
+            message = f"{type(self).__name__} has no argument `{name}`"
+            known = {*_FIXED, *vars(rule), *checks, "learning_rate"}
+            close = difflib.get_close_matches(name, known, 1)
+            if name in advice:
+                message += f": {advice[name]}"
+            elif close:
+                message += f": is `{close[0]}` meant?"
+            raise ValueError(f"{message}. Received: {name}={value!r}")
+        self._check_one_clip(given)
+        return {k: checks[k](k, value) for k, value in given.items()}
+
+    def _check_one_clip(self, given):
+        clips = {clip: getattr(self, clip, None) for clip in _CLIPS} | {
+            k: v for k, v in given.items() if k in _CLIPS
+        }
+        clips = {k: v for k, v in clips.items() if v is not None}
+        if len(clips) > 1:
+            raise ValueError(
+                "Only one of `clipnorm`, `clipvalue` and `global_clipnorm` "
+                "can be set. Received: "
+                + ", ".join(f"{k}={v!r}" for k, v in clips.items())
+            )
+
+    def _checked_rate(self, rate):
+        if isinstance(rate, tf.Tensor) and hasattr(rate, "numpy"):
+            rate = rate.numpy()
+        if isinstance(rate, np.ndarray) and rate.shape == ():
+            rate = rate.item()
+        if arguments.is_number(rate):
+            return arguments.number("learning_rate", rate)
+        if isinstance(rate, self._schedule_class):
+            return rate
+        if callable(rate):
+            return adopted(rate)
+        raise ValueError(
+            "`learning_rate` must be a number, a schedule, or a function "
+            "without arguments that returns the rate, such as "
+            f"`lambda: variable`. Received: learning_rate={rate!r}"
+        )
+
+    def _check_saved(self, saved):
+        variables = list(self.variables)
+        if len(saved) != len(variables):
+            raise ValueError(
+                f"The saved state has {len(saved)} variables and this "
+                f"{type(self).__name__} has {len(variables)}: it is of "
+                "another model, or of an optimizer with other arguments. "
+                "Nothing was loaded."
+            )
+        for index, (variable, value) in enumerate(
+            zip(variables, saved, strict=True)
+        ):
+            if tuple(variable.shape) != tuple(value.shape):
+                raise ValueError(
+                    f"The saved state has shape {tuple(value.shape)} where "
+                    f"variable {index} of this {type(self).__name__}, "
+                    f"{path_of(variable)}, has {tuple(variable.shape)}. "
+                    "Nothing was loaded."
+                )
 
     def _plan(
         self,
@@ -246,9 +402,9 @@ class LayerwiseOptimizer:
             )
         )
         if self._pending.value is not None:
+            pending, self._pending = self._pending.value, _Opaque(None)
             with tf.init_scope():
-                super().load_own_variables(self._pending.value)
-            self._pending = _Opaque(None)
+                self.load_own_variables(pending)
 
     def _layers(self) -> list[Entry]:
         """Returns one entry of each layer; parts of a whole share theirs."""
@@ -409,7 +565,7 @@ def _check_trust_clip(value):
     bounds = tuple(value) if isinstance(value, (list, tuple)) else ()
     if (
         len(bounds) != 2
-        or not all(isinstance(bound, numbers.Real) for bound in bounds)
+        or not all(map(arguments.is_number, bounds))
         or not 0.0 <= bounds[0] <= bounds[1]
     ):
         raise ValueError(

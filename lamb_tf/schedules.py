@@ -7,7 +7,7 @@ installed, of tf_keras as well: the two are bare interfaces, and one
 object serves the optimizers of both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import keras
@@ -23,7 +23,11 @@ except ImportError:
 _HOSTS = [host for host in (keras, tf_keras) if host is not None]
 
 
-class Schedule(*(h.optimizers.schedules.LearningRateSchedule for h in _HOSTS)):
+def _base_class(host):
+    return host.optimizers.schedules.LearningRateSchedule
+
+
+class Schedule(*map(_base_class, _HOSTS)):
     """A schedule of a known length, in updates."""
 
     total_steps: int
@@ -190,3 +194,60 @@ class MixedBatch(Schedule):
     def get_config(self) -> dict[str, Any]:
         """Returns the configs of the phases."""
         return {"phases": [phase.get_config() for phase in self.phases]}
+
+
+@_register
+class Adopted(Schedule):
+    """A schedule of the other Keras, or a function without arguments.
+
+    Keras 3 would call either one without arguments, and tf_keras only
+    once. A function is called at each eager step, but only at the
+    tracing of a `tf.function`, as all Python is.
+    """
+
+    def __init__(self, rate: Callable[..., Any]):
+        """Creates the schedule.
+
+        Args:
+            rate: A schedule of either Keras, or a function; or what
+                `get_config` made of one.
+        """
+        self.rate = _restored(**rate) if isinstance(rate, dict) else rate
+        self._host = next(
+            (h for h in _HOSTS if isinstance(self.rate, _base_class(h))), None
+        )
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        """Returns the learning rate of update `step`, a float32 scalar."""
+        rate = self.rate() if self._host is None else self.rate(step)
+        return tf.cast(tf.convert_to_tensor(rate), tf.float32)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the schedule or function, as its Keras serializes it."""
+        if self._host is None:
+            saved = keras.saving.serialize_keras_object(self.rate)
+            return {"rate": {"function": saved}}
+        saved = self._host.optimizers.schedules.serialize(self.rate)
+        return {"rate": {self._host.__name__: saved}}
+
+
+def adopted(rate: Callable[..., Any]) -> Schedule:
+    """Returns a schedule of both Kerases from one of either, or a function.
+
+    Args:
+        rate: A schedule of either Keras, or a function that takes no
+            arguments and returns a rate.
+    """
+    return rate if isinstance(rate, Schedule) else Adopted(rate)
+
+
+def _restored(function=None, **schedules):
+    if function is not None:
+        return keras.saving.deserialize_keras_object(function)
+    for host in _HOSTS:
+        if host.__name__ in schedules:
+            saved = schedules[host.__name__]
+            return host.optimizers.schedules.deserialize(saved)
+    raise ValueError(
+        f"A schedule of {', '.join(schedules)} needs that Keras installed."
+    )

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from lamb_tf import arguments
 from lamb_tf.lamb import Lamb
 from lamb_tf.lars import Lars
 from lamb_tf.update import LOW_PRECISION, dense
@@ -18,6 +19,13 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
     variable. `jit_compile=False` runs the update as an ordinary graph.
     """
 
+    _schedule_class = tf_keras.optimizers.schedules.LearningRateSchedule
+    _base_checks = {
+        "jit_compile": arguments.flag,
+        # In every config of tf_keras.
+        "is_legacy_optimizer": arguments.flag,
+    }
+
     def __init__(
         self,
         learning_rate: Any,
@@ -29,7 +37,7 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
             name=name, weight_decay=None, jit_compile=False, **base_kwargs
         )
         self._learning_rate = self._build_learning_rate(learning_rate)
-        self._jit_compile_update = bool(jit_compile)
+        self._jit_compile_update = jit_compile
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -139,7 +147,13 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
         }
 
     def _index(self, variable):
-        return self._index_dict[self._var_key(variable)]
+        index = self._index_dict.get(self._var_key(variable))
+        if index is None:
+            raise ValueError(
+                f"Unknown variable: {variable.name}. This optimizer was built "
+                "for others; for a new set of variables make a new optimizer."
+            )
+        return index
 
     def _new_trust(self, variable):
         # A report and not a state: kept out of `variables`.

@@ -21,17 +21,25 @@ DIRECTION = {
     "recipes": {"arguments"},
     "schedules": {"arguments"},
     "update": {"layerwise", "rules"},
-    "optimizer": {"arguments", "exclusions", "layerwise", "rules", "update"},
+    "optimizer": {
+        "arguments",
+        "exclusions",
+        "layerwise",
+        "rules",
+        "schedules",
+        "update",
+    },
     "lamb": {"arguments", "layerwise", "optimizer", "rules"},
     "lars": {"arguments", "layerwise", "optimizer", "rules"},
-    "keras": {"exclusions", "lamb", "lars", "update"},
-    "tf_keras": {"lamb", "lars", "update"},
+    "keras": {"arguments", "exclusions", "lamb", "lars", "update"},
+    "tf_keras": {"arguments", "lamb", "lars", "update"},
     "matching": set(),
     "peer_configs": set(),
     "peer_states": set(),
     "peer_checkpoints": {"peer_states"},
     "peer_h5": {"peer_states"},
     "transfer": {"peer_states"},
+    "callbacks": {"arguments", "optimizer", "update"},
     "importers": {
         "exclusions",
         "matching",
@@ -102,6 +110,7 @@ def test_keras_3_alone_is_enough():
         "s = lamb_tf.schedules.WarmupPolynomialDecay(1e-3, 1, 9)\n"
         "w = tf.Variable([1.0])\n"
         "lamb_tf.LAMB(s).apply_gradients([(tf.constant([1.0]), w)])\n"
+        "lamb_tf.callbacks.TrustRatioLogger('logs')\n"
     )
 
 

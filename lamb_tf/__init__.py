@@ -14,7 +14,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _OPTIMIZERS = ("LAMB", "LARS")
-_MODULES = ("importers", "keras", "recipes", "schedules", "tf_keras")
+_MODULES = (
+    "callbacks",
+    "importers",
+    "keras",
+    "recipes",
+    "schedules",
+    "tf_keras",
+)
 
 __all__ = ["LAMB", "LARS", "__version__"]
 

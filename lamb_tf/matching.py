@@ -13,8 +13,9 @@ def match(
     """Pairs our variables with those of a file.
 
     A pair has the longest common tail, in whole components, of all that
-    either could form, and alone has it. The tail is at least the layer's
-    and the variable's own name, or the whole of one of both names.
+    either could form; of those, the fewest components before it; and
+    alone has both. The tail is at least the layer's and the variable's
+    own name, or the whole of one of both names.
 
     Args:
         paths: Our variables' paths, such as `"model/dense/kernel"`.
@@ -59,19 +60,25 @@ def match(
 
 
 def _best(name: str, others: Mapping[int, str]) -> list[int]:
-    """Returns which of `others` share the longest sufficient tail."""
-    lengths = {k: _common_tail(name, other) for k, other in others.items()}
-    longest = max(lengths.values(), default=0)
-    return [k for k, n in lengths.items() if n == longest and n]
+    """Returns which of `others` are closest: one, a tie, or none."""
+    closeness = {k: _closeness(name, other) for k, other in others.items()}
+    best = max((c for c in closeness.values() if c), default=None)
+    return [k for k, c in closeness.items() if c and c == best]
 
 
-def _common_tail(one: str, other: str) -> int:
-    """Returns the components in common from the end, or 0 if too few."""
+def _closeness(one: str, other: str) -> tuple[int, int] | None:
+    """Returns the components in common from the end, then those not.
+
+    The second decides between `block/dense/kernel` and `dense/kernel`
+    for a `model/dense/kernel`. `None` where too few are in common.
+    """
     a, b = one.split("/")[::-1], other.split("/")[::-1]
     same = 0
     while same < min(len(a), len(b)) and a[same] == b[same]:
         same += 1
-    return same if same >= min(2, len(a), len(b)) else 0
+    if same < min(2, len(a), len(b)):
+        return None
+    return same, 2 * same - len(a) - len(b)
 
 
 def _refuse_unmatched(paths, labels, pairs, forward, back, allowed):

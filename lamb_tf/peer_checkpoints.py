@@ -188,13 +188,18 @@ def _keras(graph, optimizer, where) -> PeerState:
     counter = children.get("_iterations")
     iterations = _iterations(graph, counter, where)
     scalars = {"learning_rate": children.get("_learning_rate")}
+    remarks = doubts(graph.name(counter).split("/")[0])
+    for index in graph.paths:
+        wrapper = graph.children(index)
+        if wrapper.get("inner_optimizer") == optimizer:
+            remarks.append("its loss scale is left behind")
     return PeerState(
         source="keras",
         where=where,
         iterations=iterations,
         layers=layers,
         scalars=_scalars(graph, scalars),
-        remarks=doubts(graph.name(counter).split("/")[0]),
+        remarks=remarks,
     )
 
 

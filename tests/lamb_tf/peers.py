@@ -63,7 +63,7 @@ def draw(steps=STEPS, seed=1):
 def step(optimizer, net, gradients):
     optimizer.apply_gradients(
         [
-            (tf.constant(gradients[name]), v)
+            (tf.convert_to_tensor(gradients[name]), v)
             for name, v in zip(NAMES, net.trainable_variables, strict=True)
         ]
     )

@@ -246,7 +246,7 @@ def _number(count: Any) -> int:
 
 def _adapted(optimizer: LayerwiseOptimizer) -> list[tuple[str, np.ndarray]]:
     """Returns name and trust of each adapted variable, the read included."""
-    entries = optimizer._entries.value
+    entries = optimizer._layers()
     if not any(entry.layer.adapted for entry in entries):
         return []
     names = _distinct([entry.path for entry in entries])

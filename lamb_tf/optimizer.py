@@ -190,7 +190,7 @@ class LayerwiseOptimizer:
     def trust_table(self) -> tf.Tensor:
         """Returns `trusts` as one float32 tensor of shape `[n, 3]`.
 
-        Its rows stand in the order of the build. One call to TensorFlow
+        Its rows stand in the order of `describe()`. One call to TensorFlow
         and one transfer from the device, where `trusts` makes one for
         each variable.
         """

@@ -18,6 +18,7 @@ import tensorflow as tf
 from lamb_tf import arguments
 from lamb_tf.exclusions import Exclusions, path_of, whole_of
 from lamb_tf.layerwise import NORMS, Layer, Norm, Trust
+from lamb_tf.layout import Layout, check
 from lamb_tf.rules import Lamb, Lars
 from lamb_tf.schedules import adopted
 from lamb_tf.update import (
@@ -124,6 +125,7 @@ class LayerwiseOptimizer:
         self._pending = _Opaque(None)
         self._read_trusts = _Opaque(None)
         self._variables_unbuilt = len(self.variables)
+        self._layout = Layout()
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -266,8 +268,8 @@ class LayerwiseOptimizer:
         state that does not fit.
 
         Raises:
-            ValueError: If the state is of other variables. None is
-                changed then.
+            ValueError: If the state has other shapes. Nothing is changed
+                then.
         """
         if not self._entries.value:
             self._pending = _Opaque(
@@ -278,7 +280,7 @@ class LayerwiseOptimizer:
         if len(saved) == self._variables_unbuilt and not int(saved[0][()]):
             # Saved before the first step: there were no slots yet.
             saved += [v.numpy() for v in self.variables[len(saved) :]]
-        self._check_saved(saved)
+        check(self._shapes(), [tuple(value.shape) for value in saved])
         for variable, value in zip(self.variables, saved, strict=True):
             variable.assign(value)
 
@@ -289,7 +291,7 @@ class LayerwiseOptimizer:
             ValueError: If there are more or fewer, or of other shapes.
         """
         if self._entries.value:
-            self._check_saved(weights)
+            check(self._shapes(), [tuple(w.shape) for w in weights])
         super().set_weights(weights)
 
     def _checked_base(
@@ -341,25 +343,8 @@ class LayerwiseOptimizer:
             f"`lambda: variable`. Received: learning_rate={rate!r}"
         )
 
-    def _check_saved(self, saved):
-        variables = list(self.variables)
-        if len(saved) != len(variables):
-            raise ValueError(
-                f"The saved state has {len(saved)} variables and this "
-                f"{type(self).__name__} has {len(variables)}: it is of "
-                "another model, or of an optimizer with other arguments. "
-                "Nothing was loaded."
-            )
-        for index, (variable, value) in enumerate(
-            zip(variables, saved, strict=True)
-        ):
-            if tuple(variable.shape) != tuple(value.shape):
-                raise ValueError(
-                    f"The saved state has shape {tuple(value.shape)} where "
-                    f"variable {index} of this {type(self).__name__}, "
-                    f"{path_of(variable)}, has {tuple(variable.shape)}. "
-                    "Nothing was loaded."
-                )
+    def _shapes(self):
+        return [tuple(variable.shape) for variable in self.variables]
 
     def _plan(
         self,
@@ -401,6 +386,7 @@ class LayerwiseOptimizer:
                 autograph=False,
             )
         )
+        self._layout.settle(self._shapes())
         if self._pending.value is not None:
             pending, self._pending = self._pending.value, _Opaque(None)
             with tf.init_scope():

@@ -132,7 +132,10 @@ def load_state(
         optimizer_path: Path of attributes to the optimizer in the
             checkpoint, such as `"optimizer"`, if it has several.
         weights: Whether to set the variables as well, to the weights
-            that the checkpoint holds of them.
+            that the checkpoint holds of them. Those without a partner,
+            and those that are not trained, keep theirs; where the model
+            is of the same Keras, `tf.train.Checkpoint(model=model)`
+            restores them all.
 
     Returns:
         A `Report`; its `str` lists what was mapped.

@@ -1,10 +1,15 @@
-"""The recipes as tf-models experiments: `--experiment=bert_lamb/pretrain`."""
+"""The recipes as tf-models experiments: `--experiment=bert_lamb/pretrain`.
+
+The optimizer types `lamb_tf` and `lars_tf` are registered as well, for any
+experiment.
+"""
 
 from official.core import config_definitions as cfg
 from official.core import exp_factory
 from official.modeling import hyperparams
 
 from bert_pretrain import config as config_lib
+from bert_pretrain import optimizers as optimizers
 
 
 @exp_factory.register_config_factory("bert_lamb/pretrain")

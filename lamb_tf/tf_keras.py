@@ -137,6 +137,14 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
             self._distribution_strategy, var_list, averages
         )
 
+    # A wrapper for legacy optimizers, such as tf-models' averaging of the
+    # weights, asks for the learning rate in this way.
+    def _get_hyper(self, name):
+        return getattr(self, name)
+
+    def _set_hyper(self, name, value):
+        setattr(self, name, value)
+
     def get_config(self) -> dict[str, Any]:
         """Returns the base arguments, serializable."""
         rate = self._serialize_hyperparameter(self._learning_rate)

@@ -18,7 +18,7 @@ LAYERS = (
     ("config",),
     ("data",),
     ("input", "modeling", "reporting"),
-    ("training",),
+    ("optimizers", "training"),
     ("experiments", "prepare", "pretrain"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -18,7 +18,9 @@ Norm = Literal["l2", "l1", "linf"]
 NORMS = ("l2", "l1", "linf")
 
 
-def norm_of(x: Tensor, norm: Norm = "l2", by_rows: bool = False) -> Tensor:
+def norm_of(
+    x: Tensor, norm: Norm = "l2", by_rows: bool = False, stacked: bool = False
+) -> Tensor:
     """Returns the norm of all elements of `x`, a scalar of its dtype.
 
     Args:
@@ -26,10 +28,14 @@ def norm_of(x: Tensor, norm: Norm = "l2", by_rows: bool = False) -> Tensor:
         norm: `"l2"`, `"l1"` or `"linf"`.
         by_rows: Whether to shape the reduction for XLA on CPU, which
             reduces an array to a scalar in one serial chain.
+        stacked: Whether each `x[i]` has a norm of its own; the result is
+            then of the rank of `x`, to be broadcast.
     """
     terms = tf.square(x) if norm == "l2" else tf.abs(x)
     reduce = tf.reduce_max if norm == "linf" else tf.reduce_sum
-    if by_rows and x.shape.rank and x.shape.rank > 1:
+    if stacked:
+        total = reduce(terms, list(range(1, x.shape.rank)), keepdims=True)
+    elif by_rows and x.shape.rank and x.shape.rank > 1:
         total = _by_rows(reduce, terms)
     else:
         total = reduce(terms)
@@ -91,6 +97,7 @@ class Layer:
         norm: The norm of the ratio.
         trust_coefficient: Multiplies the ratio, where there is one.
         by_rows: Whether norms are shaped for XLA on CPU.
+        stacked: Whether tensors are stacks of layers, along axis 0.
     """
 
     weight_decay: float = 0.0
@@ -99,6 +106,7 @@ class Layer:
     norm: Norm = "l2"
     trust_coefficient: float = 1.0
     by_rows: bool = False
+    stacked: bool = False
 
     def with_decay(self, x: Tensor, w: Tensor) -> Tensor:
         """Returns `x + weight_decay * w`."""
@@ -115,7 +123,7 @@ class Layer:
             u: The base update, of the shape and dtype of `w`.
         """
         if not self.adapted:
-            return _no_trust(w.dtype)
+            return self._no_trust(w)
         return self._trust(self._norm(w), self._norm(u))
 
     def trust_of_2017(self, w: Tensor, g: Tensor) -> Trust:
@@ -128,12 +136,17 @@ class Layer:
             g: Gradient without the decay, of the shape and dtype of `w`.
         """
         if not self.adapted:
-            return _no_trust(w.dtype)
+            return self._no_trust(w)
         w_norm = self._norm(w)
         return self._trust(w_norm, self._norm(g) + self.weight_decay * w_norm)
 
+    def packed(self, trust: Trust) -> Tensor:
+        """Returns the three of a `Trust` as the last axis of one tensor."""
+        shape = [-1] if self.stacked else []
+        return tf.stack([tf.reshape(x, shape) for x in trust], axis=-1)
+
     def _norm(self, x):
-        return norm_of(x, self.norm, self.by_rows)
+        return norm_of(x, self.norm, self.by_rows, self.stacked)
 
     def _trust(self, w_norm, u_norm):
         # A layer that starts at zero would never move by a ratio of 0, and
@@ -146,7 +159,7 @@ class Layer:
         ratio = tf.where(usable, ratio, tf.ones_like(ratio))
         return Trust(ratio, w_norm, u_norm)
 
-
-def _no_trust(dtype):
-    not_computed = tf.constant(float("nan"), dtype)
-    return Trust(tf.ones([], dtype), not_computed, not_computed)
+    def _no_trust(self, w):
+        shape = [w.shape[0], *[1] * (w.shape.rank - 1)] if self.stacked else []
+        not_computed = tf.fill(shape, tf.constant(float("nan"), w.dtype))
+        return Trust(tf.ones(shape, w.dtype), not_computed, not_computed)

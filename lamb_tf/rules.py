@@ -98,21 +98,24 @@ class Lamb:
     def _corrected(self, m, v, g, t):
         """Returns `m_hat` and `v_hat`; appendix D at constant betas."""
 
-        def divisor(beta, steps):
-            return one_minus_power(beta, steps) if self.bias_correction else 1.0
+        def correction(beta, steps):
+            # A scalar to multiply by: a division per weight costs more.
+            if not self.bias_correction:
+                return 1.0
+            return 1.0 / one_minus_power(beta, steps)
 
         if self.nesterov is None:
-            m_hat = m / divisor(self.beta_1, t)
-            v_hat = v / divisor(self.beta_2, t)
+            m_hat = m * correction(self.beta_1, t)
+            v_hat = v * correction(self.beta_2, t)
             return m_hat, v_hat
-        m_hat = self.beta_1 * m / divisor(self.beta_1, t + 1.0) + (
+        m_hat = self.beta_1 * m * correction(self.beta_1, t + 1.0) + (
             1.0 - self.beta_1
-        ) * g / divisor(self.beta_1, t)
+        ) * g * correction(self.beta_1, t)
         if self.nesterov == "first":
-            return m_hat, self.beta_2 * v / divisor(self.beta_2, t)
-        v_hat = self.beta_2 * v / divisor(self.beta_2, t + 1.0) + (
+            return m_hat, self.beta_2 * v * correction(self.beta_2, t)
+        v_hat = self.beta_2 * v * correction(self.beta_2, t + 1.0) + (
             1.0 - self.beta_2
-        ) * tf.square(g) / divisor(self.beta_2, t)
+        ) * tf.square(g) * correction(self.beta_2, t)
         return m_hat, v_hat
 
 

@@ -8,6 +8,7 @@ no XLA.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from lamb_tf.layerwise import Layer
 from lamb_tf.rules import Lamb, Lars
 
 LOW_PRECISION = (tf.bfloat16, tf.float16)
+# Variables up to this size are stacked with their like.
+STACKED_ELEMENTS = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +120,33 @@ def update(
     if master is not None:
         master.assign(w, read_value=False)
     variable.assign(tf.cast(w, variable.dtype), read_value=False)
-    trust.assign(tf.cast(tf.stack(new_trust), trust.dtype), read_value=False)
+    new_trust = tf.cast(layer.packed(new_trust), trust.dtype)
+    trust.assign(new_trust, read_value=False)
+
+
+def update_stacked(
+    rule: Lamb | Lars,
+    layer: Layer,
+    variables: Sequence[tf.Variable],
+    gradients: Sequence[tf.Tensor],
+    learning_rate: tf.Tensor,
+    iterations: tf.Tensor,
+    trusts: Sequence[tf.Variable],
+    masters: Sequence[tf.Variable] | None,
+    *slots: Sequence[tf.Variable],
+) -> None:
+    """Moves variables of one shape and dtype, as `update` moves one."""
+    update(
+        rule,
+        layer,
+        _Stacked(variables),
+        tf.stack(gradients),
+        learning_rate,
+        iterations,
+        _Stacked(trusts),
+        None if masters is None else _Stacked(masters),
+        *map(_Stacked, slots),
+    )
 
 
 class Programs:
@@ -154,17 +183,8 @@ class Programs:
         Variables are arguments of the program, so that all of a kind
         share one trace.
         """
-        # A function for each shape: one for all would trace as often, and
-        # TensorFlow would warn of it.
-        kind = entry.layer, tuple(variable.shape), str(variable.dtype)
-        if kind not in self._by_kind:
-            self._by_kind[kind] = tf.function(
-                functools.partial(update, self._rule, entry.layer),
-                jit_compile=(self._jit_compile and has_xla()) or None,
-                autograph=False,
-            )
         device = variable.device
-        self._by_kind[kind](
+        self._program(update, entry.layer, variable, 1)(
             _local(variable, device),
             gradient,
             learning_rate,
@@ -173,6 +193,18 @@ class Programs:
             None if entry.master is None else _local(entry.master, device),
             *(_local(slot, device) for slot in entry.slots),
         )
+
+    def _program(self, function, layer, variable, count):
+        # A function for each shape: one for all would trace as often, and
+        # TensorFlow would warn of it.
+        kind = layer, tuple(variable.shape), str(variable.dtype), count
+        if kind not in self._by_kind:
+            self._by_kind[kind] = tf.function(
+                functools.partial(function, self._rule, layer),
+                jit_compile=(self._jit_compile and has_xla()) or None,
+                autograph=False,
+            )
+        return self._by_kind[kind]
 
     def move_parts(
         self,
@@ -214,20 +246,73 @@ class Programs:
         In eager mode a call per variable would cost more than a small
         variable's update.
         """
-
-        def step(gradients, learning_rate, iterations):
-            for entry, variable, gradient in zip(
-                entries, variables, gradients, strict=True
-            ):
-                self.move(entry, variable, gradient, learning_rate, iterations)
-
         if not tf.executing_eagerly():
-            step(gradients, learning_rate, iterations)
+            self._move_kinds(
+                entries, variables, gradients, learning_rate, iterations
+            )
             return
         key = tuple(map(id, entries))
         if key not in self._by_variables:
-            self._by_variables[key] = tf.function(step, autograph=False)
+            self._by_variables[key] = tf.function(
+                functools.partial(self._move_kinds, entries, variables),
+                autograph=False,
+            )
         self._by_variables[key](list(gradients), learning_rate, iterations)
+
+    def _move_kinds(
+        self, entries, variables, gradients, learning_rate, iterations
+    ):
+        kinds = {}
+        for each in zip(entries, variables, gradients, strict=True):
+            kinds.setdefault(_stack_of(each[0], each[1]), []).append(each)
+        for kind, members in kinds.items():
+            if kind is None or len(members) == 1:
+                for member in members:
+                    self.move(*member, learning_rate, iterations)
+            else:
+                self._move_stacked(members, learning_rate, iterations)
+
+    def _move_stacked(self, members, learning_rate, iterations):
+        entries, variables, gradients = zip(*members, strict=True)
+        masters = [native(entry.master) for entry in entries]
+        slots = zip(*(entry.slots for entry in entries), strict=True)
+        layer = dataclasses.replace(entries[0].layer, stacked=True)
+        self._program(update_stacked, layer, variables[0], len(members))(
+            [native(v) for v in variables],
+            list(gradients),
+            learning_rate,
+            iterations,
+            [native(entry.trust) for entry in entries],
+            None if masters[0] is None else masters,
+            *([native(slot) for slot in each] for each in slots),
+        )
+
+
+def _stack_of(entry, variable):
+    """Returns what variables of one stack share; `None` for no stack.
+
+    The work of a small variable is the calls that do it. On TPU, where
+    all is one program, there is no call, and copies would be the work.
+    """
+    if not entry.layer.by_rows or math.prod(entry.shape) > STACKED_ELEMENTS:
+        return None
+    return entry.layer, entry.shape, str(variable.dtype), variable.device
+
+
+class _Stacked:
+    """Reads and writes variables of one shape and dtype as one."""
+
+    def __init__(self, variables: Sequence[tf.Variable]):
+        self._variables = variables
+        self.dtype = variables[0].dtype
+
+    def read_value(self):
+        return tf.stack([v.read_value() for v in self._variables])
+
+    def assign(self, value, read_value):
+        values = tf.unstack(value, len(self._variables))
+        for variable, each in zip(self._variables, values, strict=True):
+            variable.assign(each, read_value=read_value)
 
 
 class _Joined:

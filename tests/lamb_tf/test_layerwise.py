@@ -42,11 +42,22 @@ def test_norm_by_rows_reads_its_operand_once(norm):
     function = tf.function(layerwise.norm_of, jit_compile=True)
     x = tf.ones([1024, 256])
     ir = function.experimental_get_compiler_ir
-    compiled = ir(x, norm, True)("optimized_hlo")
+    compiled = ir(x, norm, True, False)("optimized_hlo")
     entry = compiled[compiled.index("\nENTRY") :]
     assert entry.count("f32[1024,256]") == 2  # The parameter and its type.
-    long = ir(x, norm, False)("optimized_hlo")
+    long = ir(x, norm, False, False)("optimized_hlo")
     assert long[long.index("\nENTRY") :].count("f32[1024,256]") > 2
+
+
+@pytest.mark.parametrize("norm", layerwise.NORMS)
+@pytest.mark.parametrize("shape", [(3,), (3, 7), (3, 2, 4)])
+def test_norms_of_a_stack(shape, norm):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    values = layerwise.norm_of(tf.constant(x), norm, stacked=True)
+    assert values.shape == (3, *[1] * (len(shape) - 1))
+    order = {"l2": 2, "l1": 1, "linf": np.inf}[norm]
+    should = [np.linalg.norm(np.float64(row).ravel(), order) for row in x]
+    np.testing.assert_allclose(tf.reshape(values, [3]), should, rtol=1e-6)
 
 
 def test_norm_of_many_equal_numbers():

@@ -69,7 +69,7 @@ class TrustRatioLogger(*(host.callbacks.Callback for host in _HOSTS)):
         >>> optimizer = LAMB(0.1)
         >>> with TrustRatioLogger(tempfile.mkdtemp(), 2) as logger:
         ...     for step in range(1, 6):
-        ...         optimizer.apply_gradients([(tf.ones(2), w)])
+        ...         _ = optimizer.apply_gradients([(tf.ones(2), w)])
         ...         print(step, logger.log(optimizer, step))
         1 True
         2 True

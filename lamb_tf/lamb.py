@@ -10,7 +10,38 @@ from lamb_tf.optimizer import LayerwiseOptimizer
 
 
 class Lamb(LayerwiseOptimizer):
-    """Algorithm 2 of arXiv:1904.00962 on the layer-wise strategy."""
+    """LAMB: Adam's direction, scaled to the size of each layer.
+
+    At update `t` of a variable `w` with gradient `g`, from `m = v = 0`:
+
+        m = beta_1 * m + (1 - beta_1) * g
+        v = beta_2 * v + (1 - beta_2) * g**2
+        u = (m / (1 - beta_1**t)) / (sqrt(v / (1 - beta_2**t)) + epsilon)
+        u = u + weight_decay * w
+        w = w - learning_rate * phi(|w|) / |u| * u
+
+    The ratio `phi(|w|) / |u|` is 1 where either norm is 0.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import lamb_tf
+        >>> optimizer = lamb_tf.LAMB(0.1, weight_decay=0.01)
+        >>> w = tf.Variable([3.0, 4.0], name="w")
+        >>> for _ in range(3):
+        ...     gradient = tf.constant([1.0, -1.0])
+        ...     _ = optimizer.apply_gradients([(gradient, w)])
+        ...     print(w.numpy().round(3))
+        [2.634 4.341]
+        [2.263 4.687]
+        [1.882 5.042]
+        >>> print(f"{optimizer.trust_ratios['w']:.3f}")
+        3.723
+
+    References:
+        You et al., Large Batch Optimization for Deep Learning: Training
+        BERT in 76 minutes, arXiv:1904.00962v5, Algorithm 2; appendix D
+        for `nesterov`, E for `bias_correction`, F for `norm`.
+    """
 
     _advice = {
         "beta1": "use `beta_1`",

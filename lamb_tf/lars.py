@@ -10,7 +10,37 @@ from lamb_tf.optimizer import LayerwiseOptimizer
 
 
 class Lars(LayerwiseOptimizer):
-    """LARS on the layer-wise strategy, in two variants."""
+    """LARS: momentum, scaled to the size of each layer; two variants.
+
+    For a variable `w` with gradient `g`, from `m = 0`, and with
+    `d = g + weight_decay * w`, `variant="paper"` is
+
+        m = momentum * m + (1 - momentum) * d
+        w = w - learning_rate * trust_coefficient * phi(|w|) / |m| * m
+
+    and `variant="you2017"` is
+
+        ratio = trust_coefficient * phi(|w|) / (|g| + weight_decay * |w|)
+        m = momentum * m + learning_rate * ratio * d
+        w = w - m
+
+    A ratio is 1 where either norm is 0.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import lamb_tf
+        >>> optimizer = lamb_tf.LARS(0.1)
+        >>> w = tf.Variable([3.0, 4.0], name="w")
+        >>> _ = optimizer.apply_gradients([(tf.constant([0.6, 0.8]), w)])
+        >>> print(w.numpy())  # A tenth of its own size, along the gradient.
+        [2.7 3.6]
+
+    References:
+        You et al., Large Batch Optimization for Deep Learning: Training
+        BERT in 76 minutes, arXiv:1904.00962v5, Algorithm 1. You, Gitman
+        and Ginsburg, Large Batch Training of Convolutional Networks,
+        arXiv:1708.03888.
+    """
 
     _advice = {
         "beta_1": "use `momentum`",

@@ -55,9 +55,21 @@ def bert(batch_size: int) -> Recipe:
     Args:
         batch_size: Sequences per update, 1 to 163840.
 
+    Returns:
+        The `Recipe`.
+
     Raises:
         ValueError: If the batch is not in that range; above it the
             warm-up would be longer than the run.
+
+    Example:
+        >>> from lamb_tf import recipes
+        >>> recipe = recipes.bert(batch_size=8192)
+        >>> recipe.learning_rate, recipe.warmup_steps, recipe.total_steps
+        (0.0025, 3125, 62500)
+
+    References:
+        arXiv:1904.00962v5, section 4, the table of BERT.
     """
     return _recipe(
         batch_size,
@@ -79,8 +91,20 @@ def imagenet(batch_size: int) -> Recipe:
     Args:
         batch_size: Images per update, 1 to 147456.
 
+    Returns:
+        The `Recipe`.
+
     Raises:
         ValueError: If the batch is not in that range.
+
+    Example:
+        >>> from lamb_tf import recipes
+        >>> recipe = recipes.imagenet(batch_size=32768)
+        >>> recipe.learning_rate, recipe.warmup_steps, recipe.total_steps
+        (0.04, 782, 3519)
+
+    References:
+        arXiv:1904.00962v5, section 4, the table of ImageNet.
     """
     return _recipe(
         batch_size,

@@ -70,8 +70,15 @@ class WarmupPolynomialDecay(Schedule):
 
     `T - t` is taken in integers, so the last steps lose no digits.
 
-    Source: arXiv:1904.00962v5, section 4; the paper leaves the start of
-    the warm-up and the peak open, and `peak` names our two readings.
+    Example:
+        >>> from lamb_tf.schedules import WarmupPolynomialDecay
+        >>> schedule = WarmupPolynomialDecay(0.5, 4, 8)
+        >>> [float(schedule(t)) for t in range(9)]
+        [0.0, 0.125, 0.25, 0.375, 0.5, 0.375, 0.25, 0.125, 0.0]
+
+    References:
+        arXiv:1904.00962v5, section 4. The paper leaves the start of the
+        warm-up and the peak open; `peak` names our two readings.
     """
 
     def __init__(
@@ -148,8 +155,18 @@ class MixedBatch(Schedule):
 
     Phase `i` starts at the sum of the `total_steps` of those before it
     and is called with the steps since its start, so that each phase
-    warms up from zero again (section 3's mixed-batch run). After the
-    last phase the rate stays at its `end`.
+    warms up from zero again. After the last phase the rate stays at its
+    `end`.
+
+    Example:
+        >>> from lamb_tf.schedules import MixedBatch, WarmupPolynomialDecay
+        >>> phases = [(0.5, 2, 4), (1.0, 1, 3)]
+        >>> schedule = MixedBatch([WarmupPolynomialDecay(*p) for p in phases])
+        >>> [float(schedule(t)) for t in range(8)]
+        [0.0, 0.25, 0.5, 0.25, 0.0, 1.0, 0.5, 0.0]
+
+    References:
+        arXiv:1904.00962v5, section 4: the run with batches of 64k and 32k.
     """
 
     def __init__(self, phases: Sequence[WarmupPolynomialDecay]):

@@ -1,0 +1,100 @@
+"""What the documents show runs as pasted, and what they name exists."""
+
+import doctest
+import importlib
+import os
+import pathlib
+import pkgutil
+import re
+import subprocess
+import sys
+
+import pytest
+
+import lamb_tf
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# A block for reading only says more than the language: "python not run".
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MODULES = [m.name for m in pkgutil.iter_modules(lamb_tf.__path__)]
+# Public, and so each with an example of its own.
+SHOWN = {
+    "callbacks.TrustRatioLogger",
+    "lamb.Lamb",
+    "lars.Lars",
+    "recipes.bert",
+    "recipes.imagenet",
+    "schedules.MixedBatch",
+    "schedules.WarmupPolynomialDecay",
+}
+RUN = """
+import pathlib, sys
+page = sys.argv[1]
+for number, code in enumerate(sys.stdin.read().split("\\0"), 1):
+    print(f"{page}, block {number}", flush=True)
+    # Each on its own: a reader pastes one.
+    exec(compile(code, f"{page}, block {number}", "exec"), {})
+"""
+
+
+def blocks(page):
+    return BLOCK.findall(page.read_text())
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name
+)
+def test_every_block_runs_as_pasted(page, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, page.name],
+        input="\0".join(blocks(page)),
+        env={
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "PYTHONPATH": str(ROOT),
+        },
+        # What an example writes, it writes here.
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    module = importlib.import_module(f"lamb_tf.{name}")
+    tests = doctest.DocTestFinder(exclude_empty=True).find(module, name)
+    shown = {test.name for test in tests if test.examples}
+    assert {s for s in SHOWN if s.split(".")[0] == name} <= shown
+    runner = doctest.DocTestRunner(verbose=False)
+    report = []
+    for test in tests:
+        runner.run(test, out=report.append)
+    assert not runner.failures, "".join(report)
+
+
+def test_named_tests_exist():
+    source = "".join(p.read_text() for p in (ROOT / "tests").rglob("*.py"))
+    for page in PAGES:
+        for name in re.findall(r"`(test_\w+)`", page.read_text()):
+            assert f"def {name}(" in source, f"{page.name} names {name}"
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_named_files_exist():
+    for page in PAGES:
+        named = re.findall(
+            r"`((?:lamb_tf|bert_pretrain|benchmarks|tests|docs|configs)/"
+            r"[\w/.-]+\.\w+)`",
+            page.read_text(),
+        )
+        for name in named:
+            assert (ROOT / name).exists(), f"{page.name}: {name}"

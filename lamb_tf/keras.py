@@ -47,20 +47,25 @@ class KerasAdapter(keras.optimizers.Optimizer):
         """Creates the slots of `variables`."""
         if self.built:
             return
-        super().build(variables)
-        names = self.rule.slots
-        slots = self.add_optimizer_variables(variables, list(names))
-        for name, values in zip(names, slots, strict=True):
-            setattr(self, f"_{name}", values)
-        masters = [
-            self.add_variable_from_reference(v, "master")
-            if v.dtype in LOW_PRECISION
-            else None
-            for v in variables
-        ]
-        self._masters = [m for m in masters if m is not None]
-        trusts = self._new_trusts(variables)
-        self._plan(variables, list(zip(*slots, strict=True)), masters, trusts)
+        # Eagerly, also from within a step: there no variable would have its
+        # device, nor a copy on each replica.
+        with tf.init_scope():
+            super().build(variables)
+            names = self.rule.slots
+            slots = self.add_optimizer_variables(variables, list(names))
+            for name, values in zip(names, slots, strict=True):
+                setattr(self, f"_{name}", values)
+            masters = [
+                self.add_variable_from_reference(v, "master")
+                if v.dtype in LOW_PRECISION
+                else None
+                for v in variables
+            ]
+            self._masters = [m for m in masters if m is not None]
+            trusts = self._new_trusts(variables)
+            self._plan(
+                variables, list(zip(*slots, strict=True)), masters, trusts
+            )
 
     def add_variable_from_reference(
         self, reference_variable: Any, name=None, initializer="zeros"

@@ -265,12 +265,15 @@ class Programs:
         kinds = {}
         for each in zip(entries, variables, gradients, strict=True):
             kinds.setdefault(_stack_of(each[0], each[1]), []).append(each)
+        # A program runs where it is called, not where its variables are.
         for kind, members in kinds.items():
             if kind is None or len(members) == 1:
                 for member in members:
-                    self.move(*member, learning_rate, iterations)
+                    with tf.device(member[1].device):
+                        self.move(*member, learning_rate, iterations)
             else:
-                self._move_stacked(members, learning_rate, iterations)
+                with tf.device(members[0][1].device):
+                    self._move_stacked(members, learning_rate, iterations)
 
     def _move_stacked(self, members, learning_rate, iterations):
         entries, variables, gradients = zip(*members, strict=True)

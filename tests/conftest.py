@@ -1,4 +1,4 @@
-"""For all tests: two logical CPUs, so that strategies have two replicas."""
+"""For all tests: four logical CPUs, so that strategies have replicas."""
 
 import os
 
@@ -9,5 +9,5 @@ import tensorflow as tf  # noqa: E402
 # Before any test touches a device; a single device computes the same.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
-    [tf.config.LogicalDeviceConfiguration()] * 2,
+    [tf.config.LogicalDeviceConfiguration()] * 4,
 )

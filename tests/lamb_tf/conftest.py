@@ -1,9 +1,11 @@
-"""Both Kerases side by side, and two logical CPUs for the strategies."""
+"""Both Kerases side by side, and logical CPUs for the strategies."""
 
 import dataclasses
+import itertools
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -63,21 +65,43 @@ def run(request):
 
 
 @pytest.fixture(scope="session")
-def two_cpus() -> list[str]:
-    # tests/conftest.py asks for them.
-    return [d.name for d in tf.config.list_logical_devices("CPU")][:2]
+def cpus() -> list[str]:
+    # tests/conftest.py asks for four.
+    return [d.name for d in tf.config.list_logical_devices("CPU")]
+
+
+@pytest.fixture(scope="session")
+def two_cpus(cpus) -> list[str]:
+    return cpus[:2]
 
 
 class Mirrored(tf.distribute.MirroredStrategy):
-    """Keeps its collectives apart from those of strategies elsewhere.
+    """Keeps its collectives apart from those of every other strategy.
 
     TensorFlow numbers the collectives of every strategy alike, and two
     in one process collide on shapes.
     """
 
-    _collective_key_base = 1_000_000
+    _bases = itertools.count(1_000_000, 10_000)
+
+    def __init__(self, devices: list[str]):
+        self._collective_key_base = next(self._bases)
+        super().__init__(devices)
 
 
 @pytest.fixture(scope="session")
-def replicas(two_cpus) -> tf.distribute.Strategy:
-    return Mirrored(two_cpus)
+def mirrored(cpus) -> Callable[[int], tf.distribute.Strategy]:
+    """Returns, by the number of replicas, a strategy or the default one."""
+    strategies = {0: tf.distribute.get_strategy()}
+
+    def get(count: int) -> tf.distribute.Strategy:
+        if count not in strategies:
+            strategies[count] = Mirrored(cpus[:count])
+        return strategies[count]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def replicas(mirrored) -> tf.distribute.Strategy:
+    return mirrored(2)

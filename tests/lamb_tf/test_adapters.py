@@ -1,4 +1,4 @@
-"""Both optimizers at work: fit, checkpoints, replicas, accumulation."""
+"""Both optimizers at work: fit and checkpoints."""
 
 import numpy as np
 import pytest
@@ -6,41 +6,7 @@ import tensorflow as tf
 
 from lamb_tf.schedules import WarmupPolynomialDecay
 from tests.lamb_tf import problems
-from tests.lamb_tf.conftest import HOSTS
-
-X = np.random.default_rng(0).normal(size=(32, 6)).astype(np.float32)
-Y = X @ np.arange(6, dtype=np.float32)[:, None]
-
-
-def model_of(host, **compile_arguments):
-    host.keras.utils.set_random_seed(0)
-    layers = host.keras.layers
-    model = host.keras.Sequential(
-        [
-            layers.Dense(8, activation="relu"),
-            layers.LayerNormalization(),
-            layers.Dense(1),
-        ]
-    )
-    model.build((None, 6))
-    optimizer = host.LAMB(
-        WarmupPolynomialDecay(0.02, 2, 60),
-        weight_decay=0.01,
-        exclude_from_weight_decay=["bias", "gamma", "beta"],
-        global_clipnorm=1.0,
-    )
-    model.compile(optimizer=optimizer, loss="mse", **compile_arguments)
-    return model
-
-
-def fit(model, epochs):
-    history = model.fit(X, Y, 8, epochs, shuffle=False, verbose=0)
-    return history.history["loss"]
-
-
-def weights_of(model):
-    return [np.array(w) for w in model.get_weights()]
-
+from tests.lamb_tf.models import fit, model_of, weights_of
 
 MODES = [
     {"jit_compile": False},
@@ -75,19 +41,6 @@ def test_fit_in_mixed_precision(host, policy):
         host.keras.mixed_precision.set_global_policy("float32")
     assert losses[-1] < losses[0]
     assert all(w.dtype == np.float32 for w in weights_of(model))
-
-
-def test_fit_with_an_average_of_the_weights(host):
-    model = model_of(host)
-    model.compile(
-        optimizer=host.LAMB(0.01, use_ema=True, ema_momentum=0.9999),
-        loss="mse",
-    )
-    before = weights_of(model)
-    fit(model, 2)
-    for a, b in zip(before, weights_of(model), strict=True):
-        np.testing.assert_allclose(a, b, atol=0.3)
-        assert np.linalg.norm(b) >= 0.5 * np.linalg.norm(a)
 
 
 def trainer(host, weights):
@@ -174,93 +127,3 @@ def test_own_variables_load_before_build(host):
         other_step(grads)
     for k in variables:
         np.testing.assert_array_equal(loaded[k].numpy(), variables[k].numpy())
-
-
-def train_on(strategy, host, gradients, build=True, **arguments):
-    """Returns the weights after some steps; a step has one gradient each."""
-    with strategy.scope():
-        w = host.variable(tf.constant([3.0, 4.0]), "w")
-        optimizer = host.LAMB(0.1, weight_decay=0.1, **arguments)
-        if build:
-            optimizer.build([w])
-
-    @tf.function
-    def step(grads):
-        def replica():
-            context = tf.distribute.get_replica_context()
-            grad = tf.gather(grads, context.replica_id_in_sync_group)
-            optimizer.apply_gradients([(grad, w)])
-
-        strategy.run(replica)
-
-    for grads in gradients:
-        step(tf.constant(grads, tf.float32))
-    iterations = tf.convert_to_tensor(optimizer.iterations)
-    assert int(iterations) == len(gradients)
-    value = w.value if host.name == "keras" else w
-    first, *others = (
-        part.numpy() for part in strategy.experimental_local_results(value)
-    )
-    for other in others:
-        np.testing.assert_array_equal(first, other)
-    return first
-
-
-@pytest.mark.parametrize(
-    "clip",
-    [{}, {"global_clipnorm": 1.0}, {"clipnorm": 1.0}, {"clipvalue": 0.5}],
-    ids=str,
-)
-def test_gradients_are_clipped_after_the_sum(host, replicas, clip):
-    # Opposed gradients: the sum is small, each of them is large.
-    pairs = [[[9.0, 0.5], [-9.0, 0.25]], [[4.0, -3.0], [-4.5, 3.5]]]
-    sums = [[np.sum(pair, axis=0)] for pair in pairs]
-    # A large epsilon lets the size of the gradient through.
-    clip = {**clip, "epsilon": 0.1}
-    one_device = tf.distribute.get_strategy()
-    np.testing.assert_allclose(
-        train_on(replicas, host, pairs, **clip),
-        train_on(one_device, host, sums, **clip),
-        rtol=1e-6,
-    )
-
-
-def test_slots_made_inside_a_step_on_replicas(replicas):
-    # Keras 3 wants its optimizers built outside; tf_keras builds here.
-    host = HOSTS["tf_keras"]
-    pairs = [[[1.0, 0.5], [2.0, 0.25]], [[4.0, -3.0], [-4.5, 3.5]]]
-    np.testing.assert_array_equal(
-        train_on(replicas, host, pairs, build=False),
-        train_on(replicas, host, pairs),
-    )
-
-
-def test_fit_on_replicas(host, replicas):
-    with replicas.scope():
-        model = model_of(host)
-    alone = model_of(host)
-    fit(model, 2)
-    fit(alone, 2)
-    for a, b in zip(weights_of(model), weights_of(alone), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
-
-
-def test_one_device_strategy(host, two_cpus):
-    with tf.distribute.OneDeviceStrategy(two_cpus[1]).scope():
-        model = model_of(host)
-    losses = fit(model, 4)
-    assert losses[-1] < losses[0]
-
-
-def test_accumulation_counts_updates(two_cpus):
-    host = HOSTS["keras"]
-    schedule = WarmupPolynomialDecay(0.1, 2, 8)
-    w, plain = (host.variable([3.0, 4.0], n) for n in ("w", "plain"))
-    accumulating = host.LAMB(schedule, gradient_accumulation_steps=2)
-    optimizer = host.LAMB(schedule)
-    for g in ([1.0, 0.0], [0.0, 1.0], [2.0, 1.0]):
-        g = tf.constant(g)
-        optimizer.apply_gradients([(g, plain)])
-        accumulating.apply_gradients([(0.5 * g, w)])
-        accumulating.apply_gradients([(1.5 * g, w)])
-    np.testing.assert_allclose(w.numpy(), plain.numpy(), rtol=1e-6)

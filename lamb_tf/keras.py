@@ -45,7 +45,8 @@ class KerasAdapter(keras.optimizers.Optimizer):
 
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the slots of `variables`."""
-        if self.built:
+        # Keras's reader of .h5 passes none, however many the model has.
+        if self.built or not variables:
             return
         # Eagerly, also from within a step: there no variable would have its
         # device, nor a copy on each replica.

@@ -258,7 +258,12 @@ class LayerwiseOptimizer:
         """Creates an optimizer from its config, which stays unchanged."""
         config = dict(config)
         if isinstance(config.get("learning_rate"), dict):
-            config["learning_rate"] = copy.deepcopy(config["learning_rate"])
+            rate = copy.deepcopy(config["learning_rate"])
+            # The reader of tf_keras's .h5 looks for the class name alone.
+            rate["class_name"] = (
+                rate.get("registered_name") or rate["class_name"]
+            )
+            config["learning_rate"] = rate
         return super().from_config(config, custom_objects)
 
     def load_own_variables(self, store: Any) -> None:
@@ -275,6 +280,8 @@ class LayerwiseOptimizer:
             self._pending = _Opaque(
                 {key: np.array(store[key]) for key in store.keys()}
             )
+            # The count is the first, and there already.
+            self.variables[0].assign(self._pending.value["0"])
             return
         saved = [store[str(i)] for i in range(len(store.keys()))]
         if len(saved) == self._variables_unbuilt and not int(saved[0][()]):
@@ -287,12 +294,14 @@ class LayerwiseOptimizer:
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Sets all variables, in the order of `variables`.
 
+        Before the build, as by Keras's reader of .h5, they are kept for it.
+
         Raises:
             ValueError: If there are more or fewer, or of other shapes.
         """
-        if self._entries.value:
-            check(self._shapes(), [tuple(w.shape) for w in weights])
-        super().set_weights(weights)
+        self.load_own_variables(
+            {str(i): np.array(weight) for i, weight in enumerate(weights)}
+        )
 
     def _checked_base(
         self, rule: Lamb | Lars, given: dict[str, Any]

@@ -145,45 +145,6 @@ def test_float64_stays_float64(host):
     np.testing.assert_allclose(w.numpy(), should["w"], rtol=1e-8)
 
 
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"global_clipnorm": 0.5},
-        {"clipnorm": 0.5},
-        {"clipvalue": 0.5},
-        {"loss_scale_factor": 8.0},
-    ],
-    ids=str,
-)
-def test_sparse_gradient_equals_the_dense_one(host, jit, options):
-    if "loss_scale_factor" in options and host.name == "tf_keras":
-        pytest.skip("`loss_scale_factor` is an argument of Keras 3")
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(6, 4)).astype(np.float32)
-    slices = tf.IndexedSlices(
-        rng.normal(size=(5, 4)).astype(np.float32),
-        tf.constant([1, 3, 1, 5, 1], tf.int64),
-        tf.constant([6, 4], tf.int64),
-    )
-
-    def train(gradient):
-        w, other = host.variable(table, "w"), host.variable(table, "other")
-        optimizer = host.LAMB(0.1, weight_decay=0.1, **options)
-
-        @tf.function(jit_compile=jit)
-        def step(g):
-            optimizer.apply_gradients([(g, w), (tf.ones([6, 4]), other)])
-
-        for _ in range(3):
-            step(gradient)
-        return [w.numpy(), other.numpy()]
-
-    dense = tf.convert_to_tensor(slices)
-    np.testing.assert_array_equal(train(slices), train(dense))
-
-
 def test_dense_sums_duplicates():
     slices = tf.IndexedSlices(tf.ones([3, 2]), tf.constant([2, 0, 2]))
     value = update.dense(slices, tf.Variable(tf.zeros([4, 2])))

@@ -1,4 +1,9 @@
+import json
+import os
 import pathlib
+import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -157,19 +162,10 @@ def test_nothing_is_read_between_two_points(host, tmp_path):
             type(self).reads += 1
             return super().trust_table()
 
-    class Counter:
-        """Stands where the optimizer's own count does, and counts looks."""
-
-        def __init__(self, value):
-            self.value = value
-
-        def __int__(self):
-            Watched.looks += 1
-            return int(self.value)
-
     class WatchedLogger(TrustRatioLogger):
         def _updates_done(self):
-            return int(Counter(super()._updates_done()))
+            Watched.looks += 1
+            return super()._updates_done()
 
     model = make(host, Watched(0.01))
     x, y = data(100)
@@ -292,6 +288,58 @@ def test_on_replicas(host, tmp_path, replicas):
     found = curves(tmp_path)
     assert {tag: points[-1][1] for tag, points in found.items()} == last(model)
     assert steps(tmp_path, next(iter(found))) == [1, 5, 10, 12]
+
+
+WORKER = """
+import sys
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+import lamb_tf.tf_keras
+from lamb_tf.callbacks import TrustRatioLogger
+with strategy.scope():
+    w = tf.Variable([3.0, 4.0], name="w")
+    optimizer = lamb_tf.tf_keras.LAMB(0.1)
+    optimizer.build([w])
+@tf.function
+def step():
+    strategy.run(lambda: optimizer.apply_gradients([(tf.ones(2), w)]))
+with TrustRatioLogger(sys.argv[1], 2) as logger:
+    for i in range(1, 5):
+        step()
+        logger.log(optimizer, i)
+"""
+
+
+@pytest.mark.slow
+def test_of_several_workers_the_chief_writes(tmp_path):
+    ports = []
+    for _ in range(2):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            ports.append(f"localhost:{free.getsockname()[1]}")
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(tmp_path / str(index))],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(pathlib.Path(__file__).parents[2]),
+                "TF_CONFIG": json.dumps(
+                    {
+                        "cluster": {"worker": ports},
+                        "task": {"type": "worker", "index": index},
+                    }
+                ),
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    for worker in workers:
+        _, errors = worker.communicate(timeout=240)
+        assert worker.returncode == 0, errors[-3000:]
+    assert steps(tmp_path / "0", "trust_ratio/w") == [1, 2, 4]
+    assert not (tmp_path / "1").exists()
 
 
 def test_beside_the_tensorboard_callback(host, tmp_path):

@@ -73,6 +73,11 @@ class KerasAdapter(keras.optimizers.Optimizer):
     ) -> keras.Variable:
         """Creates a slot like a variable, in the compute dtype."""
         path = path_of(reference_variable).replace("/", "_")
+        if name == "average":
+            # Not zeros: there may be no update before it is used.
+            def initializer(shape, dtype=None):
+                return tf.cast(tf.convert_to_tensor(reference_variable), dtype)
+
         # Each replica sums up its own gradients; to read is to add them.
         own = name == "gradient_accumulator"
         with self._colocated(reference_variable):

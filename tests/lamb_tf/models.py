@@ -40,11 +40,9 @@ def model_of(host: Host, optimizer: Any = None, **compile_arguments: Any):
     return model
 
 
-def fit(model: Any, epochs: int, **arguments: Any) -> list[float]:
-    """Returns the loss of each epoch of four steps."""
-    history = model.fit(
-        X, Y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, **arguments
-    )
+def fit(model: Any, epochs: int, batch_size: int = 8) -> list[float]:
+    """Returns the loss of each epoch."""
+    history = model.fit(X, Y, batch_size, epochs, shuffle=False, verbose=0)
     return history.history["loss"]
 
 

@@ -42,6 +42,7 @@ class Loop:
     Attributes:
         variables: By name.
         optimizer: What `make_optimizer` returned, built.
+        loss_factor: Multiplies the loss; to be set before the first step.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Loop:
     ):
         self._strategy = strategy
         self._micro_steps = micro_steps
+        self.loss_factor = 1.0
         with strategy.scope():
             self.variables = {
                 name: host.variable(value, name, dtype)
@@ -78,6 +80,7 @@ class Loop:
                 )
                 error = tf.matmul(tf.tanh(tf.matmul(x, k) + b), o) - y
                 loss = tf.reduce_sum(tf.square(error)) / size
+                loss *= self.loss_factor
             watched = [self._native(v) for v in variables.values()]
             grads = tape.gradient(loss, watched)
             self.optimizer.apply_gradients(
@@ -94,18 +97,23 @@ class Loop:
             else (variable)
         )
 
+    def graph(self) -> tf.Graph:
+        """Returns the graph of a micro-step."""
+        x, y = (array[0][: BATCH // self._micro_steps] for array in data(1))
+        shares = self._share(x), self._share(y)
+        return self._step.get_concrete_function(*shares).graph
+
+    def _share(self, array):
+        count = self._strategy.num_replicas_in_sync
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(
+                np.split(array, count)[context.replica_id_in_sync_group]
+            )
+        )
+
     def micro_step(self, x: np.ndarray, y: np.ndarray) -> None:
         """Makes one micro-step; each replica has its share of the rows."""
-        count = self._strategy.num_replicas_in_sync
-
-        def share(array):
-            return self._strategy.experimental_distribute_values_from_function(
-                lambda context: tf.constant(
-                    np.split(array, count)[context.replica_id_in_sync_group]
-                )
-            )
-
-        self._step(share(x), share(y))
+        self._step(self._share(x), self._share(y))
 
     def train(self, steps: int = STEPS) -> dict[str, np.ndarray]:
         """Returns the weights after some steps."""
@@ -127,7 +135,7 @@ class Loop:
 
     def value(self, variable: Any) -> np.ndarray:
         first, *others = (
-            np.array(tf.cast(part, tf.float32))
+            tf.cast(part, tf.float32).numpy()
             for part in self._strategy.experimental_local_results(
                 self._native(variable)
             )

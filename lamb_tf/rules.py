@@ -19,6 +19,7 @@ from lamb_tf.layerwise import Layer, Trust
 Tensor = tf.Tensor
 LAMB_NESTEROV = (None, "first", "both")
 LARS_VARIANTS = ("paper", "you2017")
+_TINY = 2.0**-126  # float32 has nothing smaller that XLA does not flush.
 # The new weights, the new moments, and the trust ratio of the step.
 Step = tuple[Tensor, tuple[Tensor, ...], Trust]
 
@@ -90,7 +91,9 @@ class Lamb:
         m = self.beta_1 * m + (1.0 - self.beta_1) * g
         v = self.beta_2 * v + (1.0 - self.beta_2) * tf.square(g)
         m_hat, v_hat = self._corrected(m, v, g, t)
-        r = m_hat / (tf.sqrt(v_hat) + self.epsilon)
+        # Without epsilon a gradient of zero is 0 / 0: no step.
+        divide = tf.divide if self.epsilon > _TINY else tf.math.divide_no_nan
+        r = divide(m_hat, tf.sqrt(v_hat) + self.epsilon)
         u = layer.with_decay(r, w)
         trust = layer.trust(w, u)
         return w - learning_rate * trust.ratio * u, (m, v), trust

@@ -20,6 +20,8 @@ from lamb_tf.rules import Lamb, Lars
 LOW_PRECISION = (tf.bfloat16, tf.float16)
 # Variables up to this size are stacked with their like.
 STACKED_ELEMENTS = 2**14
+# Choices of variables with a gradient that have a function in eager mode.
+CHOICES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,12 +254,15 @@ class Programs:
             )
             return
         key = tuple(map(id, entries))
-        if key not in self._by_variables:
-            self._by_variables[key] = tf.function(
-                functools.partial(self._move_kinds, entries, variables),
-                autograph=False,
-            )
-        self._by_variables[key](list(gradients), learning_rate, iterations)
+        program = self._by_variables.get(key)
+        if program is None:
+            program = functools.partial(self._move_kinds, entries, variables)
+            # Where any of many variables may lack a gradient, a trace for
+            # each choice would cost more than the calls, and stay.
+            if len(self._by_variables) < CHOICES:
+                program = tf.function(program, autograph=False)
+                self._by_variables[key] = program
+        program(list(gradients), learning_rate, iterations)
 
     def _move_kinds(
         self, entries, variables, gradients, learning_rate, iterations

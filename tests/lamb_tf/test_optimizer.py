@@ -83,30 +83,6 @@ def test_one_step_counts_once(host):
     assert int(optimizer.iterations) == 1
 
 
-def test_missing_gradient_leaves_variable_and_moments(host):
-    """The step of the bias correction is the optimizer's, as in Keras."""
-    optimizer, (w, other) = make(host)
-    w_moves = [True, False, True, False]
-    seen = [w.numpy()]
-    for moves in w_moves:
-        gradient = tf.ones([3]) if moves else None
-        optimizer.apply_gradients([(gradient, w), (tf.ones([3]), other)])
-        seen.append(w.numpy())
-    moved = [
-        not np.array_equal(a, b)
-        for a, b in zip(seen[:-1], seen[1:], strict=True)
-    ]
-    assert moved == w_moves
-    m = v = 0.0
-    value = np.ones(3)
-    for t in (1, 3):
-        m, v = 0.9 * m + 0.1, 0.999 * v + 0.001
-        u = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
-        u = u + 0.1 * value
-        value = value - 0.1 * np.linalg.norm(value) / np.linalg.norm(u) * u
-    np.testing.assert_allclose(seen[-1], value, rtol=1e-6)
-
-
 def test_zero_initialised_weights_learn(host):
     w = host.variable(tf.zeros([3]), "w")
     host.LAMB(0.1).apply_gradients([(tf.ones([3]), w)])

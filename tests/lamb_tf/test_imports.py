@@ -35,22 +35,23 @@ DIRECTION = {
     "lars": {"arguments", "layerwise", "optimizer", "rules"},
     "keras": {"arguments", "exclusions", "lamb", "lars", "update"},
     "tf_keras": {"arguments", "lamb", "lars", "update"},
-    "matching": set(),
-    "peer_configs": set(),
-    "peer_states": set(),
-    "peer_checkpoints": {"peer_states"},
-    "peer_h5": {"peer_states"},
-    "transfer": {"peer_states"},
     "callbacks": {"arguments", "optimizer", "update"},
     "importers": {
+        "",  # For the optimizer of the Keras in force.
         "exclusions",
-        "matching",
-        "peer_checkpoints",
-        "peer_configs",
-        "peer_h5",
-        "transfer",
+        "importers.checkpoints",
+        "importers.configs",
+        "importers.h5",
+        "importers.matching",
+        "importers.transfer",
     },
-    "__init__": set(),
+    "importers.matching": set(),
+    "importers.configs": set(),
+    "importers.states": set(),
+    "importers.checkpoints": {"importers.states"},
+    "importers.h5": {"importers.states"},
+    "importers.transfer": {"importers.states"},
+    "": set(),  # lamb_tf/__init__.py
 }
 
 
@@ -64,13 +65,26 @@ def imports_of(path):
     return found
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=str)
+def module_of(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def ours_in(names):
+    """Returns the modules of lamb_tf among what is imported."""
+    for name in names:
+        parts = name.split(".")
+        if parts[0] == "lamb_tf":
+            prefixes = [".".join(parts[1:n]) for n in range(1, len(parts) + 1)]
+            yield [prefix for prefix in prefixes if prefix in DIRECTION][-1]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=str)
 def test_direction(path):
     names = imports_of(path)
     roots = {name.split(".")[0] for name in names}
     assert not roots & {"bert_pretrain", "official", "tests", "benchmarks"}
-    ours = {n.split(".")[1] for n in names if n.startswith("lamb_tf.")}
-    assert ours <= DIRECTION[path.stem]
+    assert set(ours_in(names)) <= DIRECTION[module_of(path)]
 
 
 def python(code, **environment):

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from lamb_tf.peer_states import PeerLayer, PeerState, doubts
+from lamb_tf.importers.states import PeerLayer, PeerState, doubts
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SCALARS = ("learning_rate", "beta_1", "beta_2", "weight_decay", "decay")

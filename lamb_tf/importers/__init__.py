@@ -15,8 +15,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lamb_tf import matching, peer_checkpoints, peer_configs, peer_h5, transfer
 from lamb_tf.exclusions import path_of
+from lamb_tf.importers import checkpoints, configs, h5, matching, transfer
 
 
 def optimizer_from_config(
@@ -49,10 +49,10 @@ def optimizer_from_config(
 
         optimizer_class = lamb_tf.LAMB
     keras = _keras_of(optimizer_class)
-    arguments, differences = peer_configs.translate(
+    arguments, differences = configs.translate(
         config, overrides, on_keras_3=keras.__name__ == "keras"
     )
-    arguments["learning_rate"] = peer_configs.schedule(
+    arguments["learning_rate"] = configs.schedule(
         arguments["learning_rate"], keras
     )
     optimizer = optimizer_class(**arguments)
@@ -227,14 +227,14 @@ def _variables(optimizer, model_or_variables) -> list[Any]:
 
 
 def _read(path, optimizer_path):
-    if not path.endswith(peer_h5.SUFFIXES):
-        return peer_checkpoints.read(path, optimizer_path)
+    if not path.endswith(h5.SUFFIXES):
+        return checkpoints.read(path, optimizer_path)
     if optimizer_path is not None:
         raise ValueError(
             f"{path!r} holds one optimizer, and no paths. Leave out "
             f"`optimizer_path`. Received: optimizer_path={optimizer_path!r}"
         )
-    return peer_h5.read(path)
+    return h5.read(path)
 
 
 def _pairs(paths, state, names, allow_unmatched) -> dict[int, int]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lamb_tf.peer_states import PeerLayer, PeerState
+from lamb_tf.importers.states import PeerLayer, PeerState
 
 
 def index_of(optimizer: Any, variable: Any) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lamb_tf.peer_states import PeerLayer, PeerState, doubts
+from lamb_tf.importers.states import PeerLayer, PeerState, doubts
 
 SUFFIXES = (".keras", ".h5")
 

@@ -31,7 +31,20 @@ EXTRAS = {
     ],
     "test": ["pytest", "ruff"],
     # The peers that benchmarks/ times beside ours.
-    "bench": ["tf-models-official==2.20.0", "tf_keras>=2.20,<2.21"],
+    # Of jax any version will do whose numpy and ml_dtypes are those of
+    # TensorFlow. timm has the PyTorch LAMB that computes the paper's
+    # update; PyPI's torch brings CUDA along, gigabytes of it, also where
+    # there is no GPU. Without either the benchmark says so and goes on.
+    "bench": [
+        "tf-models-official==2.20.0",
+        "tf_keras>=2.20,<2.21",
+        "jax>=0.8,<0.11",
+        "optax>=0.2.6,<0.3",
+        "timm>=1.0.31,<2",
+        "torch>=2.13,<3",
+        # tensorflow-hub, which tf-models imports, needs pkg_resources.
+        "setuptools<81",
+    ],
 }
 
 setuptools.setup(

@@ -13,7 +13,7 @@ LEAST_SPEEDUP = 2.0
 
 _HEADER = (
     f"{'mode':<8}{'optimizer':<16}{'median s':>9}{'fastest':>9}{'x bound':>9}"
-    f"{'step MB':>9}{'first s':>9}{'traces':>7}{'again':>6}  state"
+    f"{'above MB':>9}{'first s':>9}{'traces':>7}{'again':>6}  state"
 )
 
 
@@ -35,7 +35,7 @@ def line(row: Row) -> str:
     ]
     return (
         f"{start}{row['seconds']:>9.4f}{row['fastest']:>9.4f}"
-        f"{row['times_bound']:>9.2f}{row['step_bytes'] / 1e6:>9.0f}"
+        f"{row['times_bound']:>9.2f}{row['bytes_above'] / 1e6:>9.0f}"
         f"{row['first_step_seconds']:>9.1f}{counts[0]:>7}{counts[1]:>6}"
         f"  {row['state']}"
     )

@@ -75,9 +75,10 @@ def measure(
     after = _sample(prepared.weights())
     slot_bytes = sum(map(prepare.nbytes, prepared.slots()))
     given = 2 * parameters * ITEM_BYTES[dtype]
-    resident = machine.resident_bytes()
+    machine.resident_bytes()
     machine.reset_peak()
     prepared.step()
+    peak = machine.peak_bytes()
     return {
         "seconds": statistics.median(times),
         "fastest": min(times),
@@ -91,9 +92,9 @@ def measure(
         "traces": traces,
         "retraces": prepared.traces() - traces if prepared.traces else None,
         "slot_bytes": slot_bytes,
-        # Above weights, gradients and slots: for good, and within a step.
-        "program_bytes": resident - empty - given - slot_bytes,
-        "step_bytes": machine.peak_bytes() - resident,
+        # TensorFlow keeps what a step has freed for the next: so the peak is
+        # counted from the start, with the programs in it.
+        "bytes_above": peak - empty - given - slot_bytes,
         "state": _state(before, after),
     }
 
@@ -106,7 +107,8 @@ def _seconds(call):
 
 def _sample(weights):
     return [
-        np.array(weight, np.float32).reshape(-1)[:SAMPLE] for weight in weights
+        np.asarray(weight, np.float32).reshape(-1)[:SAMPLE].copy()
+        for weight in weights
     ]
 
 
@@ -129,6 +131,11 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
         signal.alarm(limit)
         try:
             result = measure(**job)
+        except ImportError as error:
+            install = contenders.by_name(job["contender"]).install
+            result = {
+                "error": f"not installed: pip install {install} ({error})"
+            }
         except BaseException as error:  # Whatever it is goes in the row.
             text = str(error).strip().splitlines() or [""]
             result = {"error": f"{type(error).__name__}: {text[0]}"[:200]}

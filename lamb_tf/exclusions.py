@@ -21,9 +21,13 @@ def whole_of(variable: Any) -> Any:
 def path_of(variable: Any) -> str:
     """Returns the path of a variable of either Keras, without `:0`.
 
-    The parts of a sharded variable have the path of the whole.
+    A sharded variable, which has no name of its own, and its parts have
+    that of the parts, without their number.
     """
-    variable = whole_of(variable)
+    whole = whole_of(variable)
+    parts = getattr(whole, "variables", None)
+    if parts:
+        return re.sub(r"/part_\d+$", "", parts[0].name.split(":")[0])
     path = getattr(variable, "path", None) or variable.name
     return path.split(":")[0]
 

@@ -22,6 +22,7 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
     _schedule_class = tf_keras.optimizers.schedules.LearningRateSchedule
     _base_checks = {
         "jit_compile": arguments.flag,
+        "mesh": lambda name, value: value,
         # In every config of tf_keras.
         "is_legacy_optimizer": arguments.flag,
     }
@@ -37,7 +38,8 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
             name=name, weight_decay=None, jit_compile=False, **base_kwargs
         )
         self._learning_rate = self._build_learning_rate(learning_rate)
-        self._jit_compile_update = jit_compile
+        # DTensor compiles as it likes.
+        self._jit_compile_update = jit_compile and self._mesh is None
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -75,6 +77,18 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
             return super().add_variable_from_reference(
                 model_variable, variable_name, shape, initial_value
             )
+        if self._mesh is not None:
+            # Of its layout, too.
+            start = tf.zeros_like(model_variable)
+            if initial_value is not None:
+                start = tf.convert_to_tensor(initial_value)
+            variable = tf.experimental.dtensor.DVariable(
+                tf.cast(start, tf.float32),
+                name=f"{variable_name}/{model_variable._shared_name}",
+                trainable=False,
+            )
+            self._variables.append(variable)
+            return variable
         if initial_value is not None:
             initial_value = tf.cast(initial_value, tf.float32)
         reference = _Float32(model_variable)
@@ -165,6 +179,12 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
 
     def _new_trust(self, variable):
         # A report and not a state: kept out of `variables`.
+        if self._mesh is not None:
+            layout = tf.experimental.dtensor.Layout.replicated(self._mesh, 1)
+            trust = tf.experimental.dtensor.copy_to_mesh(
+                tf.constant(self._NO_TRUST), layout
+            )
+            return tf.experimental.dtensor.DVariable(trust, trainable=False)
         with self._colocated(variable):
             return tf.Variable(self._NO_TRUST, trainable=False, name="trust")
 

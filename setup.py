@@ -29,7 +29,8 @@ EXTRAS = {
         # tensorflow-hub, which tf-models imports, needs pkg_resources.
         "setuptools<81",
     ],
-    "test": ["pytest", "ruff"],
+    # The tests take the same steps as optax, under jax.
+    "test": ["pytest", "ruff", "jax>=0.8,<0.11", "optax>=0.2.6,<0.3"],
     # The peers that benchmarks/ times beside ours.
     # Of jax any version will do whose numpy and ml_dtypes are those of
     # TensorFlow. timm has the PyTorch LAMB that computes the paper's

@@ -158,6 +158,19 @@ def count_from(lower: int) -> Callable[[str, Any], int]:
     return lambda name, value: count(name, value, lower, 2**31 - 1)
 
 
+def instance_of(cls: type) -> Callable[[str, Any], Any]:
+    """Returns the check of an instance of `cls`."""
+
+    def checked(name, value):
+        if not isinstance(value, cls):
+            raise ValueError(
+                f"`{name}` must be a {cls.__name__}. Received: {name}={value!r}"
+            )
+        return value
+
+    return checked
+
+
 def optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
     """Returns `check`, but for `None`, which then passes."""
 

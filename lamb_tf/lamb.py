@@ -93,7 +93,7 @@ class Lamb(LayerwiseOptimizer):
                 `clipvalue`, `global_clipnorm`, `use_ema`, `ema_momentum`,
                 `ema_overwrite_frequency`; on Keras 3 `loss_scale_factor`
                 and `gradient_accumulation_steps`; on tf_keras
-                `jit_compile`.
+                `jit_compile` and `mesh`.
 
         Raises:
             ValueError: If an argument is outside its range or unknown, or

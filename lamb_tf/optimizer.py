@@ -61,6 +61,7 @@ _FIXED = {
     "use_ema",
     "gradient_accumulation_steps",
     "jit_compile",
+    "mesh",
 }
 
 

@@ -22,7 +22,9 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
     _schedule_class = tf_keras.optimizers.schedules.LearningRateSchedule
     _base_checks = {
         "jit_compile": arguments.flag,
-        "mesh": lambda name, value: value,
+        "mesh": arguments.optional(
+            arguments.instance_of(tf.experimental.dtensor.Mesh)
+        ),
         # In every config of tf_keras.
         "is_legacy_optimizer": arguments.flag,
     }

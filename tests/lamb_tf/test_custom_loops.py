@@ -254,7 +254,11 @@ def test_gradients_that_come_and_go_bring_no_trace_each(host):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_scalars_and_empty_variables(host, algorithm, run):
+@pytest.mark.parametrize("jit_compile", [None, True], ids=["graph", "xla"])
+def test_scalars_and_empty_variables(host, algorithm, jit_compile):
+    def run(step):
+        return tf.function(step, jit_compile=jit_compile)
+
     weights = {
         "scalar": np.float32(-2.0),
         "one": np.ones([1], np.float32),

@@ -54,6 +54,10 @@ def train(host, algorithm, options, sparse, mode, dtype="float32"):
     optimizer = getattr(host, algorithm)(
         RATE, weight_decay=DECAY, **COMMON[algorithm], **options
     )
+    if host.name == "tf_keras" and mode == "graph":
+        optimizer = type(optimizer)(
+            **{**optimizer.get_config(), "jit_compile": False}
+        )
     optimizer.build(list(variables.values()))
 
     def step(values, other):

@@ -18,6 +18,10 @@ from lamb_tf.layerwise import Layer
 from lamb_tf.rules import Lamb, Lars
 
 LOW_PRECISION = (tf.bfloat16, tf.float16)
+_TPU_STRATEGIES = (
+    tf.distribute.TPUStrategy,
+    tf.distribute.experimental.TPUStrategy,
+)
 # Variables up to this size are stacked with their like.
 STACKED_ELEMENTS = 2**14
 # Choices of variables with a gradient that have a function in eager mode.
@@ -185,6 +189,21 @@ class Programs:
         Variables are arguments of the program, so that all of a kind
         share one trace.
         """
+        if isinstance(tf.distribute.get_strategy(), _TPU_STRATEGIES):
+            # All is one program already, and every core traces it at once:
+            # only a variable as a whole is to each core its own copy.
+            update(
+                self._rule,
+                entry.layer,
+                native(variable),
+                gradient,
+                learning_rate,
+                iterations,
+                native(entry.trust),
+                native(entry.master),
+                *map(native, entry.slots),
+            )
+            return
         device = variable.device
         self._program(update, entry.layer, variable, 1)(
             _local(variable, device),

@@ -93,9 +93,10 @@ def update(
     learning_rate: tf.Tensor,
     iterations: tf.Tensor,
     trust: tf.Variable,
+    after: tf.Tensor | None,
     master: tf.Variable | None,
     *slots: tf.Variable,
-) -> None:
+) -> tf.Tensor:
     """Moves one variable by one step, and its slots with it.
 
     Args:
@@ -106,19 +107,23 @@ def update(
         learning_rate: Scalar.
         iterations: Integer scalar, the updates done before this one.
         trust: As in `Entry`.
+        after: What the update to wait for returned; `None` for no other.
         master: As in `Entry`.
         *slots: As in `Entry`.
+
+    Returns:
+        0, an integer scalar that is known when the weights are.
     """
-    dtype = gradient.dtype
+    dtype = compute_dtype(variable.dtype)
     w = tf.cast(variable.read_value(), dtype)
     if master is not None:
         w = refined(variable.read_value(), master.read_value())
     w, moments, new_trust = rule(
         layer,
         w,
-        gradient,
+        tf.cast(gradient, dtype),
         tuple(slot.read_value() for slot in slots),
-        tf.cast(iterations + 1, dtype),
+        tf.cast(iterations + (1 if after is None else 1 + after), dtype),
         tf.cast(learning_rate, dtype),
     )
     for slot, value in zip(slots, moments, strict=True):
@@ -128,6 +133,7 @@ def update(
     variable.assign(tf.cast(w, variable.dtype), read_value=False)
     new_trust = tf.cast(layer.packed(new_trust), trust.dtype)
     trust.assign(new_trust, read_value=False)
+    return _zero_of(w, iterations.dtype)
 
 
 def update_stacked(
@@ -138,11 +144,12 @@ def update_stacked(
     learning_rate: tf.Tensor,
     iterations: tf.Tensor,
     trusts: Sequence[tf.Variable],
+    after: tf.Tensor | None,
     masters: Sequence[tf.Variable] | None,
     *slots: Sequence[tf.Variable],
-) -> None:
+) -> tf.Tensor:
     """Moves variables of one shape and dtype, as `update` moves one."""
-    update(
+    return update(
         rule,
         layer,
         _Stacked(variables),
@@ -150,6 +157,7 @@ def update_stacked(
         learning_rate,
         iterations,
         _Stacked(trusts),
+        after,
         None if masters is None else _Stacked(masters),
         *map(_Stacked, slots),
     )
@@ -183,8 +191,9 @@ class Programs:
         gradient: tf.Tensor,
         learning_rate: tf.Tensor,
         iterations: tf.Tensor,
-    ) -> None:
-        """Moves one variable on its device.
+        after: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Moves one variable on its device, as `update` does.
 
         Variables are arguments of the program, so that all of a kind
         share one trace.
@@ -205,12 +214,13 @@ class Programs:
             )
             return
         device = variable.device
-        self._program(update, entry.layer, variable, 1)(
+        return self._program(update, entry.layer, variable, 1)(
             _local(variable, device),
             gradient,
             learning_rate,
             iterations,
             _local(entry.trust, device),
+            after,
             None if entry.master is None else _local(entry.master, device),
             *(_local(slot, device) for slot in entry.slots),
         )
@@ -250,6 +260,7 @@ class Programs:
             learning_rate,
             iterations,
             native(first.trust),
+            None,
             None if first.master is None else _Joined(masters),
             *map(_Joined, slots),
         )
@@ -289,27 +300,44 @@ class Programs:
         kinds = {}
         for each in zip(entries, variables, gradients, strict=True):
             kinds.setdefault(_stack_of(each[0], each[1]), []).append(each)
+        after = tf.zeros([], iterations.dtype)
         # A program runs where it is called, not where its variables are.
         for kind, members in kinds.items():
             if kind is None or len(members) == 1:
-                for member in members:
-                    with tf.device(member[1].device):
-                        self.move(*member, learning_rate, iterations)
+                for entry, variable, gradient in members:
+                    with tf.device(variable.device):
+                        token = self.move(
+                            entry,
+                            variable,
+                            gradient,
+                            learning_rate,
+                            iterations,
+                            after,
+                        )
+                    # One after the other: each uses all cores, and each
+                    # has a temporary of its variable's size.
+                    after = token if entry.layer.by_rows else after
             else:
                 with tf.device(members[0][1].device):
-                    self._move_stacked(members, learning_rate, iterations)
+                    after = self._move_stacked(
+                        members, learning_rate, iterations, after
+                    )
 
-    def _move_stacked(self, members, learning_rate, iterations):
+    def _move_stacked(self, members, learning_rate, iterations, after):
         entries, variables, gradients = zip(*members, strict=True)
         masters = [native(entry.master) for entry in entries]
         slots = zip(*(entry.slots for entry in entries), strict=True)
         layer = dataclasses.replace(entries[0].layer, stacked=True)
-        self._program(update_stacked, layer, variables[0], len(members))(
+        program = self._program(
+            update_stacked, layer, variables[0], len(members)
+        )
+        return program(
             [native(v) for v in variables],
             list(gradients),
             learning_rate,
             iterations,
             [native(entry.trust) for entry in entries],
+            after,
             None if masters[0] is None else masters,
             *([native(slot) for slot in each] for each in slots),
         )
@@ -364,6 +392,14 @@ def native(variable: Any) -> Any:
     value = getattr(variable, "value", None)
     # A variable of Keras 3 holds one; that of TensorFlow has a method.
     return value if isinstance(value, tf.Variable) else variable
+
+
+def _zero_of(w, dtype):
+    """Returns 0 in a way that no compiler knows before it knows `w`."""
+    if not w.shape.num_elements():
+        return tf.zeros([], dtype)
+    first = tf.reshape(w, [-1])[0]
+    return tf.cast(tf.math.is_nan(first) & tf.math.is_finite(first), dtype)
 
 
 @functools.cache

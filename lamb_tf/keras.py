@@ -12,7 +12,7 @@ from lamb_tf import arguments
 from lamb_tf.exclusions import path_of
 from lamb_tf.lamb import Lamb
 from lamb_tf.lars import Lars
-from lamb_tf.update import LOW_PRECISION, compute_dtype, dense, native
+from lamb_tf.update import LOW_PRECISION, compute_dtype, native
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -108,10 +108,7 @@ class KerasAdapter(keras.optimizers.Optimizer):
         if variables is None:
             variables = self._trainable_variables
         variables = list(variables)
-        grads = [
-            None if grad is None else dense(grad, variable)
-            for grad, variable in zip(grads, variables, strict=True)
-        ]
+        grads = self._dense(list(zip(grads, variables, strict=True)))
         apply = super().apply
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         if not self._is_wrapped or replicas == 1:
@@ -137,7 +134,9 @@ class KerasAdapter(keras.optimizers.Optimizer):
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any
     ) -> None:
         """Updates one variable in place."""
-        self._move(variable, gradient, learning_rate, self.iterations)
+        self._programs.value.move(
+            variable, gradient, learning_rate, self.iterations
+        )
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         variables = [native(v) for v in trainable_variables]
@@ -215,9 +214,7 @@ class KerasAdapter(keras.optimizers.Optimizer):
             self._average_under(strategy)
 
     def _move_variables(self, strategy, grads, variables):
-        self._move_under(
-            strategy, variables, grads, self.learning_rate, self.iterations
-        )
+        self._move_under(strategy, variables, grads)
 
     def _average_under(self, strategy):
         averages = self._model_variables_moving_average

@@ -19,18 +19,13 @@ from lamb_tf import arguments
 from lamb_tf.exclusions import Exclusions, path_of, whole_of
 from lamb_tf.layerwise import NORMS, Layer, Norm, Trust
 from lamb_tf.layout import Layout, check
+from lamb_tf.programs import Programs
 from lamb_tf.rules import Lamb, Lars
 from lamb_tf.schedules import adopted
-from lamb_tf.update import (
-    Entry,
-    Programs,
-    compute_dtype,
-    dense,
-    native,
-    refined,
-)
+from lamb_tf.update import Entry, compute_dtype, dense, native, refined
 
 _CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
+_SCALES = ("loss_scale_factor", "gradient_accumulation_steps")
 # What both base classes take, and how each value is checked.
 _BASE_CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(_CLIPS, arguments.optional(arguments.positive)),
@@ -387,7 +382,14 @@ class LayerwiseOptimizer:
                 )
             ]
         )
-        self._programs = _Opaque(Programs(self.rule, self._jit_compile_update))
+        self._programs = _Opaque(
+            Programs(
+                self.rule,
+                self._entries.value,
+                self._index,
+                self._jit_compile_update,
+            )
+        )
         self._read_trusts = _Opaque(
             tf.function(
                 lambda: tf.stack(
@@ -422,90 +424,29 @@ class LayerwiseOptimizer:
             platform = device.device_type
         return platform == "CPU" and self._jit_compile_update
 
-    def _move(
-        self, variable: Any, gradient: Any, learning_rate: Any, iterations: Any
-    ) -> None:
-        """Updates one component of one variable, on its device."""
-        self._programs.value.move(
-            self._entries.value[self._index(variable)],
-            variable,
-            dense(gradient, variable),
-            tf.convert_to_tensor(learning_rate),
-            tf.convert_to_tensor(iterations),
+    def _move_under(self, strategy, variables, gradients) -> None:
+        """Updates variables: see `Programs.move_under`."""
+        self._programs.value.move_under(
+            strategy, variables, gradients, self.learning_rate, self.iterations
         )
 
-    def _move_under(
-        self,
-        strategy: tf.distribute.Strategy,
-        variables: Sequence[Any],
-        gradients: Sequence[Any],
-        learning_rate: Any,
-        iterations: Any,
-    ) -> None:
-        """Updates variables, each on every device that has a copy.
+    def _dense(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """Returns each gradient as a dense tensor; `None` stays.
 
-        To be called in the context that `maybe_merge_call` gives.
+        In the compute dtype where anything reads it before the update: a
+        square, or a sum over replicas, may overflow in low precision.
         """
-        pairs = []
-        sharded = {}
-        for variable, gradient in zip(variables, gradients, strict=True):
-            whole = whole_of(variable)
-            if whole is variable:
-                pairs.append((variable, gradient))
-            else:
-                gradients_of = sharded.setdefault(id(whole), (whole, {}))[1]
-                gradients_of[self._index(variable)] = gradient
-        for whole, gradients_of in sharded.values():
-            self._move_parts(whole, gradients_of, learning_rate, iterations)
-        if not pairs:
-            return
-        variables, gradients = zip(*pairs, strict=True)
-        if tf.distribute.has_strategy():
-            for variable, gradient in zip(variables, gradients, strict=True):
-                strategy.extended.update(
-                    variable,
-                    self._move,
-                    args=(gradient, learning_rate, iterations),
-                    group=False,
-                )
-            return
-        self._programs.value.move_all(
-            [self._entries.value[self._index(v)] for v in variables],
-            variables,
-            [dense(g, v) for g, v in zip(gradients, variables, strict=True)],
-            tf.convert_to_tensor(learning_rate),
-            tf.convert_to_tensor(iterations),
+        is_read = tf.distribute.has_strategy() or any(
+            getattr(self, name, None) for name in (*_CLIPS, *_SCALES)
         )
-
-    def _move_parts(
-        self,
-        whole: Any,
-        gradients: dict[int, Any],
-        learning_rate: Any,
-        iterations: Any,
-    ) -> None:
-        """Updates a sharded variable: its parts together are one layer.
-
-        Args:
-            whole: A `ShardedVariable`.
-            gradients: Those of its parts, by the part's index.
-            learning_rate: Scalar.
-            iterations: Integer scalar.
-        """
-        parts = [(self._index(part), part) for part in whole.variables]
-        self._programs.value.move_parts(
-            [self._entries.value[index] for index, _ in parts],
-            [part for _, part in parts],
-            [
-                # To the whole, a part without a gradient has one of zeros.
-                dense(gradients[index], part)
-                if index in gradients
-                else tf.zeros(part.shape, compute_dtype(part.dtype))
-                for index, part in parts
-            ],
-            tf.convert_to_tensor(learning_rate),
-            tf.convert_to_tensor(iterations),
-        )
+        gradients = []
+        for gradient, variable in grads_and_vars:
+            if gradient is not None:
+                gradient = dense(gradient, variable)
+                if is_read:
+                    gradient = tf.cast(gradient, compute_dtype(variable.dtype))
+            gradients.append(gradient)
+        return gradients
 
     def _update_averages(
         self,

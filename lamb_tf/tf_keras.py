@@ -9,7 +9,7 @@ import tf_keras
 from lamb_tf import arguments
 from lamb_tf.lamb import Lamb
 from lamb_tf.lars import Lars
-from lamb_tf.update import LOW_PRECISION, dense
+from lamb_tf.update import LOW_PRECISION
 
 
 class TfKerasAdapter(tf_keras.optimizers.Optimizer):
@@ -105,9 +105,11 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kw
     ):
         """Updates the variables; sparse gradients become dense first."""
+        grads_and_vars = list(grads_and_vars)
+        grads = self._dense(grads_and_vars)
         grads_and_vars = [
-            (None if grad is None else dense(grad, variable), variable)
-            for grad, variable in grads_and_vars
+            (grad, variable)
+            for grad, (_, variable) in zip(grads, grads_and_vars, strict=True)
         ]
         return super().apply_gradients(
             grads_and_vars, name, skip_gradients_aggregation, **kw
@@ -115,15 +117,15 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates one variable in place."""
-        self._move(variable, gradient, self.learning_rate, self.iterations)
+        self._programs.value.move(
+            variable, gradient, self.learning_rate, self.iterations
+        )
 
     def _distributed_apply_gradients_fn(
         self, distribution, grads_and_vars, **kwargs
     ):
         grads, variables = zip(*grads_and_vars, strict=True)
-        self._move_under(
-            distribution, variables, grads, self.learning_rate, self.iterations
-        )
+        self._move_under(distribution, variables, grads)
         if self.use_ema:
             self._average_under(distribution, variables)
         return self.iterations.assign_add(1)

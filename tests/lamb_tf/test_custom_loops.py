@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lamb_tf import update
+from lamb_tf.programs import CHOICES
 from tests.lamb_tf import models, problems, reference
 from tests.lamb_tf.conftest import HOSTS
 
@@ -244,7 +244,7 @@ def test_gradients_that_come_and_go_bring_no_trace_each(host):
             [(tf.ones([3, 2]), variables[k]) for k in subset]
         )
         moved = {k: n + (k in subset) for k, n in moved.items()}
-    assert len(programs._by_variables) <= update.CHOICES
+    assert len(programs._by_variables) <= CHOICES
     assert programs.trace_count <= len(names)
     assert int(optimizer.iterations) == len(subsets) == 70
     assert set(moved.values()) == {35}

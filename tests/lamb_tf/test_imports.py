@@ -22,11 +22,13 @@ DIRECTION = {
     "recipes": {"arguments"},
     "schedules": {"arguments"},
     "update": {"layerwise", "rules"},
+    "programs": {"exclusions", "rules", "update"},
     "optimizer": {
         "arguments",
         "exclusions",
         "layerwise",
         "layout",
+        "programs",
         "rules",
         "schedules",
         "update",

@@ -1,0 +1,328 @@
+"""The compiled updates: one program per kind of variable.
+
+The same Python runs in three ways: as XLA programs of its own in eager
+mode and inside an ordinary `tf.function`; inlined in an enclosing XLA
+program, such as a TPU step; and as a plain function where a device has
+no XLA.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from lamb_tf.exclusions import whole_of
+from lamb_tf.rules import Lamb, Lars
+from lamb_tf.update import (
+    Entry,
+    Joined,
+    compute_dtype,
+    dense,
+    native,
+    update,
+    update_stacked,
+)
+
+_TPU_STRATEGIES = (
+    tf.distribute.TPUStrategy,
+    tf.distribute.experimental.TPUStrategy,
+)
+# Variables up to this size are stacked with their like.
+STACKED_ELEMENTS = 2**14
+# Choices of variables with a gradient that have a function in eager mode.
+CHOICES = 16
+
+
+class Programs:
+    """The compiled updates of one optimizer.
+
+    A program belongs to the optimizer whose variables it moves, and to
+    no wider cache: its trace may refer to those of its first call.
+    """
+
+    def __init__(
+        self,
+        rule: Lamb | Lars,
+        entries: Sequence[Entry],
+        index: Callable[[Any], int],
+        jit_compile: bool,
+    ):
+        """Creates the programs; each is traced at its first call.
+
+        Args:
+            rule: The algorithm, of `rules.py`.
+            entries: One for each variable, in the order of the build.
+            index: Returns a variable's place in that order.
+            jit_compile: Whether a program is compiled by XLA.
+        """
+        self._rule = rule
+        self._entries = entries
+        self._index = index
+        self._jit_compile = jit_compile
+        self._by_kind = {}
+        self._by_variables = {}
+
+    @property
+    def trace_count(self) -> int:
+        """How often a kind of variable was traced, in all."""
+        return sum(
+            program.experimental_get_tracing_count()
+            for program in self._by_kind.values()
+        )
+
+    def move_under(
+        self,
+        strategy: tf.distribute.Strategy,
+        variables: Sequence[Any],
+        gradients: Sequence[Any],
+        learning_rate: Any,
+        iterations: Any,
+    ) -> None:
+        """Updates variables, each on every device that has a copy.
+
+        To be called in the context that `maybe_merge_call` gives.
+
+        Args:
+            strategy: The strategy in force.
+            variables: The weights.
+            gradients: Their gradients, dense or sparse, summed over the
+                replicas.
+            learning_rate: Scalar.
+            iterations: Integer scalar, the updates done before this one.
+        """
+        pairs, sharded = [], {}
+        for variable, gradient in zip(variables, gradients, strict=True):
+            whole = whole_of(variable)
+            if whole is variable:
+                pairs.append((variable, gradient))
+            else:
+                gradients_of = sharded.setdefault(id(whole), (whole, {}))[1]
+                gradients_of[self._index(variable)] = gradient
+        for whole, gradients_of in sharded.values():
+            self._move_parts(whole, gradients_of, learning_rate, iterations)
+        if pairs and not tf.distribute.has_strategy():
+            self._move_all(*zip(*pairs, strict=True), learning_rate, iterations)
+            return
+        for variable, gradient in pairs:
+            strategy.extended.update(
+                variable,
+                self.move,
+                args=(gradient, learning_rate, iterations),
+                group=False,
+            )
+
+    def move(
+        self, variable: Any, gradient: Any, learning_rate: Any, iterations: Any
+    ) -> None:
+        """Updates one component of one variable, on its device."""
+        self._move(
+            self._entries[self._index(variable)],
+            variable,
+            dense(gradient, variable),
+            tf.convert_to_tensor(learning_rate),
+            tf.convert_to_tensor(iterations),
+        )
+
+    def _move(
+        self,
+        entry: Entry,
+        variable: Any,
+        gradient: tf.Tensor,
+        learning_rate: tf.Tensor,
+        iterations: tf.Tensor,
+        after: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        # Variables are arguments of the program, so that all of a kind share
+        # one trace.
+        if isinstance(tf.distribute.get_strategy(), _TPU_STRATEGIES):
+            # All is one program already, and every core traces it at once:
+            # only a variable as a whole is to each core its own copy.
+            update(
+                self._rule,
+                entry.layer,
+                native(variable),
+                gradient,
+                learning_rate,
+                iterations,
+                native(entry.trust),
+                after,
+                native(entry.master),
+                *map(native, entry.slots),
+            )
+            return
+        device = variable.device
+        return self._program(update, entry.layer, variable, 1)(
+            _local(variable, device),
+            gradient,
+            learning_rate,
+            iterations,
+            _local(entry.trust, device),
+            after,
+            None if entry.master is None else _local(entry.master, device),
+            *(_local(slot, device) for slot in entry.slots),
+        )
+
+    def _program(self, function, layer, variable, count):
+        # A function for each shape: one for all would trace as often, and
+        # TensorFlow would warn of it.
+        kind = layer, tuple(variable.shape), str(variable.dtype), count
+        if kind not in self._by_kind:
+            self._by_kind[kind] = tf.function(
+                functools.partial(function, self._rule, layer),
+                jit_compile=(self._jit_compile and has_xla()) or None,
+                autograph=False,
+            )
+        return self._by_kind[kind]
+
+    def _move_parts(self, whole, gradients, learning_rate, iterations):
+        """Updates a sharded variable: its parts together are one layer.
+
+        No program of its own: XLA takes no variables of several devices.
+
+        Args:
+            whole: A `ShardedVariable`.
+            gradients: Those of its parts, by the part's index.
+            learning_rate: Scalar.
+            iterations: Integer scalar.
+        """
+        parts = [(self._index(part), part) for part in whole.variables]
+        entries = [self._entries[index] for index, _ in parts]
+        masters = [entry.master for entry in entries]
+        slots = zip(*(entry.slots for entry in entries), strict=True)
+        gradient = tf.concat(
+            [
+                # To the whole, a part without a gradient has one of zeros.
+                tf.cast(
+                    dense(gradients[index], part), compute_dtype(part.dtype)
+                )
+                if index in gradients
+                else tf.zeros(part.shape, compute_dtype(part.dtype))
+                for index, part in parts
+            ],
+            axis=0,
+        )
+        first = entries[0]
+        update(
+            self._rule,
+            first.layer,
+            Joined([part for _, part in parts]),
+            gradient,
+            tf.convert_to_tensor(learning_rate),
+            tf.convert_to_tensor(iterations),
+            native(first.trust),
+            None,
+            None if first.master is None else Joined(masters),
+            *map(Joined, slots),
+        )
+
+    def _move_all(self, variables, gradients, learning_rate, iterations):
+        """Updates variables outside a strategy, by one call to TensorFlow.
+
+        In eager mode a call per variable would cost more than a small
+        variable's update.
+        """
+        entries = [self._entries[self._index(v)] for v in variables]
+        gradients = [
+            dense(g, v) for g, v in zip(gradients, variables, strict=True)
+        ]
+        learning_rate = tf.convert_to_tensor(learning_rate)
+        iterations = tf.convert_to_tensor(iterations)
+        if not tf.executing_eagerly():
+            self._move_kinds(
+                entries, variables, gradients, learning_rate, iterations
+            )
+            return
+        key = tuple(map(id, entries))
+        program = self._by_variables.get(key)
+        if program is None:
+            program = functools.partial(self._move_kinds, entries, variables)
+            # Where any of many variables may lack a gradient, a trace for
+            # each choice would cost more than the calls, and stay.
+            if len(self._by_variables) < CHOICES:
+                program = tf.function(program, autograph=False)
+                self._by_variables[key] = program
+        program(gradients, learning_rate, iterations)
+
+    def _move_kinds(
+        self, entries, variables, gradients, learning_rate, iterations
+    ):
+        kinds = {}
+        for each in zip(entries, variables, gradients, strict=True):
+            kinds.setdefault(_stack_of(each[0], each[1]), []).append(each)
+        after = tf.zeros([], iterations.dtype)
+        # A program runs where it is called, not where its variables are.
+        for kind, members in kinds.items():
+            if kind is None or len(members) == 1:
+                for entry, variable, gradient in members:
+                    with tf.device(variable.device):
+                        token = self._move(
+                            entry,
+                            variable,
+                            gradient,
+                            learning_rate,
+                            iterations,
+                            after,
+                        )
+                    # One after the other: each uses all cores, and each
+                    # has a temporary of its variable's size.
+                    after = token if entry.layer.by_rows else after
+            else:
+                with tf.device(members[0][1].device):
+                    after = self._move_stacked(
+                        members, learning_rate, iterations, after
+                    )
+
+    def _move_stacked(self, members, learning_rate, iterations, after):
+        entries, variables, gradients = zip(*members, strict=True)
+        masters = [native(entry.master) for entry in entries]
+        slots = zip(*(entry.slots for entry in entries), strict=True)
+        layer = dataclasses.replace(entries[0].layer, stacked=True)
+        program = self._program(
+            update_stacked, layer, variables[0], len(members)
+        )
+        return program(
+            [native(v) for v in variables],
+            list(gradients),
+            learning_rate,
+            iterations,
+            [native(entry.trust) for entry in entries],
+            after,
+            None if masters[0] is None else masters,
+            *([native(slot) for slot in each] for each in slots),
+        )
+
+
+def _stack_of(entry, variable):
+    """Returns what variables of one stack share; `None` for no stack.
+
+    The work of a small variable is the calls that do it. On TPU, where
+    all is one program, there is no call, and copies would be the work.
+    """
+    if not entry.layer.by_rows or math.prod(entry.shape) > STACKED_ELEMENTS:
+        return None
+    return entry.layer, entry.shape, str(variable.dtype), variable.device
+
+
+@functools.cache
+def has_xla() -> bool:
+    """Returns whether this build of TensorFlow can compile with XLA."""
+    with tf.init_scope():
+        try:
+            tf.function(lambda: tf.constant(1.0), jit_compile=True)()
+        except (tf.errors.OpError, ValueError, RuntimeError):
+            return False
+    return True
+
+
+def _local(variable, device):
+    """Returns the component of a variable that lives on `device`."""
+    components = tf.distribute.get_strategy().experimental_local_results(
+        native(variable)
+    )
+    for component in components:
+        if component.device == device:
+            return component
+    return components[0]

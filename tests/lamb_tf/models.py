@@ -40,9 +40,13 @@ def model_of(host: Host, optimizer: Any = None, **compile_arguments: Any):
     return model
 
 
-def fit(model: Any, epochs: int, batch_size: int = 8) -> list[float]:
+def fit(
+    model: Any, epochs: int, batch_size: int = 8, rows: int = len(X)
+) -> list[float]:
     """Returns the loss of each epoch."""
-    history = model.fit(X, Y, batch_size, epochs, shuffle=False, verbose=0)
+    history = model.fit(
+        X[:rows], Y[:rows], batch_size, epochs, shuffle=False, verbose=0
+    )
     return history.history["loss"]
 
 

@@ -21,7 +21,6 @@ CASES = [
     "keras/LAMB/overflow",
     "tf_keras/LAMB/loop",
     "tf_keras/LARS/loop",
-    "tf_keras/LAMB/fit",
     "tf_keras/LARS/fit",
     "tf_keras/LAMB/overflow",
 ]

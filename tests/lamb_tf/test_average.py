@@ -15,9 +15,8 @@ def averages_of(optimizer):
     ]
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_fit_with_an_average_of_the_weights(host, mirrored, count):
-    with mirrored(count).scope():
+def test_fit_with_an_average_of_the_weights(host, replicas):
+    with replicas.scope():
         model = model_of(
             host,
             optimizer_of(
@@ -79,11 +78,10 @@ def test_averages_follow_their_definition(host, mirrored, every):
         np.testing.assert_allclose(b, a, rtol=2.4e-7, atol=2.4e-7)
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_averages_of_bfloat16_weights_follow_float32(host, mirrored, count):
+def test_averages_of_bfloat16_weights_follow_float32(host, replicas):
     def averages(dtype):
         loop = replicated.Loop(
-            mirrored(count),
+            replicas,
             host,
             lambda: host.LAMB(1e-3, use_ema=True, ema_momentum=0.9),
             dtype=dtype,

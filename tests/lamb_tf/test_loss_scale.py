@@ -158,9 +158,9 @@ def test_keras_wrapper_is_warned_of_once_and_ours_never(replicas):
 @pytest.mark.parametrize(
     ("host", "own", "bad"),
     [
-        (KERAS, False, 0),
+        pytest.param(KERAS, False, 0, marks=pytest.mark.slow),
         (KERAS, False, 1),
-        (KERAS, True, 1),
+        pytest.param(KERAS, True, 1, marks=pytest.mark.slow),
         (TF_KERAS, False, 1),
     ],
     ids=["keras-0", "keras-1", "ours-1", "tf_keras-1"],

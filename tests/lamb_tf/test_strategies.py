@@ -117,6 +117,14 @@ def test_slots_made_inside_a_step_on_replicas(host, replicas):
     )
 
 
+def test_an_eager_loop_on_replicas(host, replicas):
+    loop = replicated.Loop(
+        replicas, host, make(host, "LAMB"), wrap=replicated.wrap_eager
+    )
+    replicated.assert_same(alone(host, "LAMB"), loop.train(), **ROUNDINGS)
+
+
+@pytest.mark.slow
 def test_fit_run_eagerly_on_replicas(host, replicas):
     with replicas.scope():
         model = model_of(host, run_eagerly=True)

@@ -83,7 +83,7 @@ class Run:
         {"norm": "linf", "global_clipnorm": 1.0},
         {"dtype": "bfloat16", "use_ema": True, "ema_overwrite_frequency": 2},
     ],
-    ids=str,
+    ids=["eager", "LARS", "linf clipped", "bfloat16 averaged"],
 )
 def test_parts_move_as_the_whole_does(host, arguments):
     whole, parts = Run(host, False, **arguments), Run(host, True, **arguments)

@@ -15,15 +15,17 @@ from typing import Any
 import tensorflow as tf
 
 from lamb_tf.exclusions import whole_of
+from lamb_tf.layerwise import Layer
 from lamb_tf.rules import Lamb, Lars
 from lamb_tf.update import (
     Entry,
     Joined,
+    Referred,
+    Stacked,
     compute_dtype,
     dense,
     native,
     update,
-    update_stacked,
 )
 
 _TPU_STRATEGIES = (
@@ -39,8 +41,8 @@ CHOICES = 16
 class Programs:
     """The compiled updates of one optimizer.
 
-    A program belongs to the optimizer whose variables it moves, and to
-    no wider cache: its trace may refer to those of its first call.
+    Optimizers with the same arguments share them: TensorFlow never frees
+    what XLA has compiled.
     """
 
     def __init__(
@@ -154,28 +156,54 @@ class Programs:
             )
             return
         device = variable.device
-        return self._program(update, entry.layer, variable, 1)(
-            _local(variable, device),
-            gradient,
+        return self._call(
+            entry.layer,
+            [_local(variable, device)],
+            [gradient],
             learning_rate,
             iterations,
-            _local(entry.trust, device),
             after,
-            None if entry.master is None else _local(entry.master, device),
-            *(_local(slot, device) for slot in entry.slots),
+            [_local(entry.trust, device)],
+            [_local(entry.master, device)],
+            [[_local(slot, device)] for slot in entry.slots],
         )
 
-    def _program(self, function, layer, variable, count):
-        # A function for each shape: one for all would trace as often, and
-        # TensorFlow would warn of it.
-        kind = layer, tuple(variable.shape), str(variable.dtype), count
-        if kind not in self._by_kind:
-            self._by_kind[kind] = tf.function(
-                functools.partial(function, self._rule, layer),
-                jit_compile=(self._jit_compile and has_xla()) or None,
-                autograph=False,
-            )
-        return self._by_kind[kind]
+    def _call(
+        self,
+        layer,
+        variables,
+        gradients,
+        learning_rate,
+        iterations,
+        after,
+        trusts,
+        masters,
+        slots,
+    ):
+        """Calls the program of one variable, or of some that are alike."""
+        variable = variables[0]
+        kind = Kind(
+            rule=self._rule,
+            layer=layer,
+            shape=tuple(variable.shape),
+            dtype=variable.dtype,
+            gradient_dtype=gradients[0].dtype,
+            count=len(variables),
+            is_chained=after is not None,
+            jit_compile=self._jit_compile and has_xla(),
+        )
+        program = self._by_kind[kind] = _program(kind)
+        has_masters = masters[0] is not None
+        return program(
+            [v.handle for v in variables],
+            gradients,
+            learning_rate,
+            iterations,
+            after,
+            [t.handle for t in trusts],
+            [m.handle for m in masters] if has_masters else None,
+            [[s.handle for s in each] for each in slots],
+        )
 
     def _move_parts(self, whole, gradients, learning_rate, iterations):
         """Updates a sharded variable: its parts together are one layer.
@@ -277,22 +305,86 @@ class Programs:
 
     def _move_stacked(self, members, learning_rate, iterations, after):
         entries, variables, gradients = zip(*members, strict=True)
-        masters = [native(entry.master) for entry in entries]
         slots = zip(*(entry.slots for entry in entries), strict=True)
-        layer = dataclasses.replace(entries[0].layer, stacked=True)
-        program = self._program(
-            update_stacked, layer, variables[0], len(members)
-        )
-        return program(
+        return self._call(
+            dataclasses.replace(entries[0].layer, stacked=True),
             [native(v) for v in variables],
             list(gradients),
             learning_rate,
             iterations,
-            [native(entry.trust) for entry in entries],
             after,
-            None if masters[0] is None else masters,
-            *([native(slot) for slot in each] for each in slots),
+            [native(entry.trust) for entry in entries],
+            [native(entry.master) for entry in entries],
+            [[native(slot) for slot in each] for each in slots],
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a program is compiled for.
+
+    Attributes:
+        rule: The algorithm.
+        layer: What the strategy does.
+        shape: Of each variable.
+        dtype: Of each variable.
+        gradient_dtype: Of each gradient.
+        count: Variables in a call; more than one are stacked.
+        is_chained: Whether a call follows another.
+        jit_compile: Whether XLA compiles it.
+    """
+
+    rule: Lamb | Lars
+    layer: Layer
+    shape: tuple[int, ...]
+    dtype: tf.DType
+    gradient_dtype: tf.DType
+    count: int
+    is_chained: bool
+    jit_compile: bool
+
+
+@functools.cache
+def _program(kind: Kind) -> Callable:
+    """Returns `update` of one kind, as one `tf.function`.
+
+    It takes the handles of variables and not the variables, to which a
+    trace would refer for ever.
+    """
+    slot_dtype = compute_dtype(kind.dtype)
+
+    def refer(handles, dtype, shape=kind.shape):
+        if handles is None:
+            return None
+        each = [Referred(handle, dtype, shape) for handle in handles]
+        return Stacked(each) if kind.count > 1 else each[0]
+
+    def program(
+        variables,
+        gradients,
+        learning_rate,
+        iterations,
+        after,
+        trusts,
+        masters,
+        slots,
+    ):
+        return update(
+            kind.rule,
+            kind.layer,
+            refer(variables, kind.dtype),
+            tf.stack(gradients) if kind.count > 1 else gradients[0],
+            learning_rate,
+            iterations,
+            refer(trusts, tf.float32, [3]),
+            after,
+            refer(masters, slot_dtype),
+            *(refer(handles, slot_dtype) for handles in slots),
+        )
+
+    return tf.function(
+        program, jit_compile=kind.jit_compile or None, autograph=False
+    )
 
 
 def _stack_of(entry, variable):
@@ -318,7 +410,9 @@ def has_xla() -> bool:
 
 
 def _local(variable, device):
-    """Returns the component of a variable that lives on `device`."""
+    """Returns the component of a variable on `device`; `None` of `None`."""
+    if variable is None:
+        return None
     components = tf.distribute.get_strategy().experimental_local_results(
         native(variable)
     )

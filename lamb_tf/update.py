@@ -121,37 +121,33 @@ def update(
     return _zero_of(w, iterations.dtype)
 
 
-def update_stacked(
-    rule: Lamb | Lars,
-    layer: Layer,
-    variables: Sequence[tf.Variable],
-    gradients: Sequence[tf.Tensor],
-    learning_rate: tf.Tensor,
-    iterations: tf.Tensor,
-    trusts: Sequence[tf.Variable],
-    after: tf.Tensor | None,
-    masters: Sequence[tf.Variable] | None,
-    *slots: Sequence[tf.Variable],
-) -> tf.Tensor:
-    """Moves variables of one shape and dtype, as `update` moves one."""
-    return update(
-        rule,
-        layer,
-        Stacked(variables),
-        tf.stack(gradients),
-        learning_rate,
-        iterations,
-        Stacked(trusts),
-        after,
-        None if masters is None else Stacked(masters),
-        *map(Stacked, slots),
-    )
+class Referred:
+    """Reads and writes a variable by its handle."""
+
+    def __init__(
+        self, handle: tf.Tensor, dtype: tf.DType, shape: Sequence[int]
+    ):
+        self._handle = handle
+        self._shape = shape
+        self.dtype = dtype
+
+    def read_value(self) -> tf.Tensor:
+        """Returns the value."""
+        value = tf.raw_ops.ReadVariableOp(
+            resource=self._handle, dtype=self.dtype
+        )
+        return tf.ensure_shape(value, self._shape)
+
+    def assign(self, value: tf.Tensor, read_value: bool) -> None:
+        """Sets the value; `read_value` is as for `tf.Variable`."""
+        del read_value
+        tf.raw_ops.AssignVariableOp(resource=self._handle, value=value)
 
 
 class Stacked:
     """Reads and writes variables of one shape and dtype as one."""
 
-    def __init__(self, variables: Sequence[tf.Variable]):
+    def __init__(self, variables: Sequence[Any]):
         self._variables = variables
         self.dtype = variables[0].dtype
 

@@ -22,7 +22,7 @@ DIRECTION = {
     "recipes": {"arguments"},
     "schedules": {"arguments"},
     "update": {"layerwise", "rules"},
-    "programs": {"exclusions", "rules", "update"},
+    "programs": {"exclusions", "layerwise", "rules", "update"},
     "optimizer": {
         "arguments",
         "exclusions",

@@ -9,6 +9,7 @@ slots.
 import copy
 import dataclasses
 import difflib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -390,11 +391,11 @@ class LayerwiseOptimizer:
                 self._jit_compile_update,
             )
         )
+        # A partial: TensorFlow counts traces by the code of a function, and
+        # would warn of the optimizers that one process makes.
         self._read_trusts = _Opaque(
             tf.function(
-                lambda: tf.stack(
-                    [native(e.trust).read_value() for e in self._layers()]
-                ),
+                functools.partial(_stacked_trusts, self._layers()),
                 autograph=False,
             )
         )
@@ -494,6 +495,10 @@ class LayerwiseOptimizer:
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Does nothing: the decay stands inside the ratio."""
+
+
+def _stacked_trusts(entries):
+    return tf.stack([native(entry.trust).read_value() for entry in entries])
 
 
 def _check_trust_clip(value):

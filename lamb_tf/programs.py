@@ -279,7 +279,7 @@ class Programs:
     ):
         kinds = {}
         for each in zip(entries, variables, gradients, strict=True):
-            kinds.setdefault(_stack_of(each[0], each[1]), []).append(each)
+            kinds.setdefault(_stack_of(*each), []).append(each)
         after = tf.zeros([], iterations.dtype)
         # A program runs where it is called, not where its variables are.
         for kind, members in kinds.items():
@@ -382,12 +382,16 @@ def _program(kind: Kind) -> Callable:
             *(refer(handles, slot_dtype) for handles in slots),
         )
 
+    # A partial, whose traces TensorFlow counts by itself: it would warn of
+    # retracing if it took all programs for one.
     return tf.function(
-        program, jit_compile=kind.jit_compile or None, autograph=False
+        functools.partial(program),
+        jit_compile=kind.jit_compile or None,
+        autograph=False,
     )
 
 
-def _stack_of(entry, variable):
+def _stack_of(entry, variable, gradient):
     """Returns what variables of one stack share; `None` for no stack.
 
     The work of a small variable is the calls that do it. On TPU, where
@@ -395,7 +399,8 @@ def _stack_of(entry, variable):
     """
     if not entry.layer.by_rows or math.prod(entry.shape) > STACKED_ELEMENTS:
         return None
-    return entry.layer, entry.shape, str(variable.dtype), variable.device
+    dtypes = str(variable.dtype), gradient.dtype
+    return entry.layer, entry.shape, dtypes, variable.device
 
 
 @functools.cache

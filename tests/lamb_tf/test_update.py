@@ -37,6 +37,30 @@ def test_many_shapes_bring_no_retracing_warning(host, caplog):
     assert "retracing" not in caplog.text
 
 
+def test_many_optimizers_bring_no_retracing_warning(host, caplog):
+    tf.get_logger().propagate = True  # To caplog.
+    for _ in range(12):
+        optimizer = host.LAMB(1e-3)
+        w = host.variable(tf.ones([3, 2]), "w")
+        optimizer.apply_gradients([(tf.ones([3, 2]), w)])
+        optimizer.trust_table()
+    assert traces(optimizer) == 1
+    assert "retracing" not in caplog.text
+
+
+def test_gradients_of_several_dtypes(host):
+    names = ["a", "b"]
+    variables = {k: host.variable(tf.ones([3, 2]), k) for k in names}
+    optimizer = host.LAMB(0.1)
+    dtypes = {"a": tf.float32, "b": tf.float64}
+    optimizer.apply_gradients(
+        [(tf.ones([3, 2], dtypes[k]), v) for k, v in variables.items()]
+    )
+    a, b = (np.array(v) for v in variables.values())
+    np.testing.assert_allclose(a, 0.9, rtol=1e-5)
+    np.testing.assert_array_equal(a, b)
+
+
 def test_flags_cost_one_trace_each(host):
     weights, gradients = problems.make(
         shapes={"a": (6, 5), "b": (6, 5), "gamma": (6, 5), "c": (6, 5)}

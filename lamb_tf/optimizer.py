@@ -8,7 +8,6 @@ slots.
 
 import copy
 import dataclasses
-import difflib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,49 +15,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lamb_tf import arguments
+from lamb_tf import arguments, shared_arguments
 from lamb_tf.exclusions import Exclusions, path_of, whole_of
 from lamb_tf.layerwise import NORMS, Layer, Norm, Trust
 from lamb_tf.layout import Layout, check
 from lamb_tf.programs import Programs
 from lamb_tf.rules import Lamb, Lars
-from lamb_tf.schedules import adopted
+from lamb_tf.shared_arguments import ADVICE, BASE_CHECKS, CLIPS, FIXED, SCALES
 from lamb_tf.update import Entry, compute_dtype, dense, native, refined
-
-_CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
-_SCALES = ("loss_scale_factor", "gradient_accumulation_steps")
-# What both base classes take, and how each value is checked.
-_BASE_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(_CLIPS, arguments.optional(arguments.positive)),
-    "use_ema": arguments.flag,
-    "ema_momentum": arguments.share,
-    "ema_overwrite_frequency": arguments.optional(arguments.count_from(1)),
-}
-# What other libraries, or the other Keras, call it; and what to do here.
-_ADVICE = {
-    "lr": "use `learning_rate`",
-    "decay": "pass a schedule as `learning_rate`",
-    "weight_decay_rate": "use `weight_decay`",
-    "max_grad_norm": "use `global_clipnorm`",
-    "jit_compile": "on Keras 3 the update is always compiled",
-    "loss_scale_factor": "on tf_keras use its "
-    "`mixed_precision.LossScaleOptimizer`",
-    "gradient_accumulation_steps": "on tf_keras sum up the gradients before "
-    "`apply_gradients()`",
-}
-# Compiled steps and slots depend on these, and so do those of the rule.
-_FIXED = {
-    "weight_decay",
-    "exclude_from_weight_decay",
-    "exclude_from_layer_adaptation",
-    "trust_coefficient",
-    "trust_clip",
-    "norm",
-    "use_ema",
-    "gradient_accumulation_steps",
-    "jit_compile",
-    "mesh",
-}
 
 
 class LayerwiseOptimizer:
@@ -98,14 +62,20 @@ class LayerwiseOptimizer:
         trust_coefficient: float = 1.0,
         **base_kwargs: Any,
     ):
-        base_kwargs = self._checked_base(rule, base_kwargs)
+        base_kwargs = shared_arguments.base(
+            type(self).__name__,
+            base_kwargs,
+            {**BASE_CHECKS, **self._base_checks},
+            {**ADVICE, **self._advice},
+            {*FIXED, *vars(rule), "learning_rate"},
+        )
         learning_rate = self._checked_rate(learning_rate)
         name = arguments.scope("name", name)
         weight_decay = arguments.number("weight_decay", weight_decay)
         trust_coefficient = arguments.positive(
             "trust_coefficient", trust_coefficient
         )
-        trust_clip = _check_trust_clip(trust_clip)
+        trust_clip = shared_arguments.trust_clip(trust_clip)
         norm = arguments.choice("norm", norm, NORMS)
         exclusions = Exclusions(
             exclude_from_weight_decay, exclude_from_layer_adaptation
@@ -126,17 +96,18 @@ class LayerwiseOptimizer:
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._made and (name in _FIXED or hasattr(self._rule, name)):
+        if self._made and (name in FIXED or hasattr(self._rule, name)):
             raise AttributeError(
                 f"`{name}` cannot be set: steps compiled before would not "
                 f"see it. Make another {type(self).__name__} with "
                 f"{name}={value!r}."
             )
-        check = {**_BASE_CHECKS, **self._base_checks}.get(name)
+        check = {**BASE_CHECKS, **self._base_checks}.get(name)
         if check is not None:
             value = check(name, value)
-        if name in _CLIPS and value is not None:
-            self._check_one_clip({name: value})
+        if name in CLIPS and value is not None:
+            clips = {clip: getattr(self, clip, None) for clip in CLIPS}
+            shared_arguments.one_clip({**clips, name: value})
         super().__setattr__(name, value)
 
     @property
@@ -300,54 +271,8 @@ class LayerwiseOptimizer:
             {str(i): np.array(weight) for i, weight in enumerate(weights)}
         )
 
-    def _checked_base(
-        self, rule: Lamb | Lars, given: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Returns the arguments of the base class; raises for any other."""
-        checks = {**_BASE_CHECKS, **self._base_checks}
-        advice = {**_ADVICE, **self._advice}
-        for name, value in given.items():
-            if name in checks:
-                continue
-            message = f"{type(self).__name__} has no argument `{name}`"
-            known = {*_FIXED, *vars(rule), *checks, "learning_rate"}
-            close = difflib.get_close_matches(name, known, 1)
-            if name in advice:
-                message += f": {advice[name]}"
-            elif close:
-                message += f": is `{close[0]}` meant?"
-            raise ValueError(f"{message}. Received: {name}={value!r}")
-        self._check_one_clip(given)
-        return {k: checks[k](k, value) for k, value in given.items()}
-
-    def _check_one_clip(self, given):
-        clips = {clip: getattr(self, clip, None) for clip in _CLIPS} | {
-            k: v for k, v in given.items() if k in _CLIPS
-        }
-        clips = {k: v for k, v in clips.items() if v is not None}
-        if len(clips) > 1:
-            raise ValueError(
-                "Only one of `clipnorm`, `clipvalue` and `global_clipnorm` "
-                "can be set. Received: "
-                + ", ".join(f"{k}={v!r}" for k, v in clips.items())
-            )
-
     def _checked_rate(self, rate):
-        if isinstance(rate, tf.Tensor) and hasattr(rate, "numpy"):
-            rate = rate.numpy()
-        if isinstance(rate, np.ndarray) and rate.shape == ():
-            rate = rate.item()
-        if arguments.is_number(rate):
-            return arguments.number("learning_rate", rate)
-        if isinstance(rate, self._schedule_class):
-            return rate
-        if callable(rate):
-            return adopted(rate)
-        raise ValueError(
-            "`learning_rate` must be a number, a schedule, or a function "
-            "without arguments that returns the rate, such as "
-            f"`lambda: variable`. Received: learning_rate={rate!r}"
-        )
+        return shared_arguments.learning_rate(rate, self._schedule_class)
 
     def _shapes(self):
         return [tuple(variable.shape) for variable in self.variables]
@@ -438,7 +363,7 @@ class LayerwiseOptimizer:
         square, or a sum over replicas, may overflow in low precision.
         """
         is_read = tf.distribute.has_strategy() or any(
-            getattr(self, name, None) for name in (*_CLIPS, *_SCALES)
+            getattr(self, name, None) for name in (*CLIPS, *SCALES)
         )
         gradients = []
         for gradient, variable in grads_and_vars:
@@ -499,22 +424,6 @@ class LayerwiseOptimizer:
 
 def _stacked_trusts(entries):
     return tf.stack([native(entry.trust).read_value() for entry in entries])
-
-
-def _check_trust_clip(value):
-    if value is None:
-        return None
-    bounds = tuple(value) if isinstance(value, (list, tuple)) else ()
-    if (
-        len(bounds) != 2
-        or not all(map(arguments.is_number, bounds))
-        or not 0.0 <= bounds[0] <= bounds[1]
-    ):
-        raise ValueError(
-            "`trust_clip` must be None or two numbers (lower, upper) with "
-            f"0 <= lower <= upper. Received: trust_clip={value!r}"
-        )
-    return tuple(map(float, bounds))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lamb_tf import optimizer as shared
+from lamb_tf import shared_arguments
 from tests.lamb_tf import problems
 from tests.lamb_tf.conftest import HOSTS
 
@@ -85,7 +85,7 @@ def names_of(host, algorithm):
     cls = getattr(host, algorithm)
     names = set(inspect.signature(cls.__init__).parameters)
     names -= {"self", "base_kwargs"}
-    names |= {*shared._BASE_CHECKS, *cls._base_checks}
+    names |= {*shared_arguments.BASE_CHECKS, *cls._base_checks}
     return names - {"is_legacy_optimizer"}
 
 

@@ -6,6 +6,7 @@ program, such as a TPU step; and as a plain function where a device has
 no XLA.
 """
 
+import collections
 import dataclasses
 import functools
 import math
@@ -105,9 +106,20 @@ class Programs:
                 gradients_of[self._index(variable)] = gradient
         for whole, gradients_of in sharded.values():
             self._move_parts(whole, gradients_of, learning_rate, iterations)
-        if pairs and not tf.distribute.has_strategy():
-            self._move_all(*zip(*pairs, strict=True), learning_rate, iterations)
+        if tf.distribute.has_strategy():
+            self._move_copies(strategy, pairs, learning_rate, iterations)
             return
+        alone = [pair for pair in pairs if _strategy_of(pair[0]) is None]
+        if alone:
+            self._move_all(*zip(*alone, strict=True), learning_rate, iterations)
+        for pair in pairs:
+            # Outside its scope, a variable still has a copy on each device.
+            own = _strategy_of(pair[0])
+            if own is not None:
+                with own.scope():
+                    self._move_copies(own, [pair], learning_rate, iterations)
+
+    def _move_copies(self, strategy, pairs, learning_rate, iterations):
         for variable, gradient in pairs:
             strategy.extended.update(
                 variable,
@@ -277,9 +289,14 @@ class Programs:
     def _move_kinds(
         self, entries, variables, gradients, learning_rate, iterations
     ):
-        kinds = {}
+        kinds, occurrences = {}, collections.Counter()
         for each in zip(entries, variables, gradients, strict=True):
-            kinds.setdefault(_stack_of(*each), []).append(each)
+            # A variable that comes again moves again, after the others.
+            occurrences[id(each[0])] += 1
+            kind = _stack_of(*each)
+            if kind is not None:
+                kind = kind, occurrences[id(each[0])]
+            kinds.setdefault(kind, []).append(each)
         after = tf.zeros([], iterations.dtype)
         # A program runs where it is called, not where its variables are.
         for kind, members in kinds.items():
@@ -412,6 +429,14 @@ def has_xla() -> bool:
         except (tf.errors.OpError, ValueError, RuntimeError):
             return False
     return True
+
+
+def _strategy_of(variable):
+    """Returns the strategy that has spread a variable, or `None`."""
+    variable = native(variable)
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return variable.distribute_strategy
+    return None
 
 
 def _local(variable, device):

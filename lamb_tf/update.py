@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lamb_tf.exclusions import path_of
 from lamb_tf.layerwise import Layer
 from lamb_tf.rules import Lamb, Lars
 
@@ -59,8 +60,19 @@ def dense(gradient: tf.Tensor | tf.IndexedSlices, variable) -> tf.Tensor:
 
     Returns:
         A tensor of the shape of `variable`.
+
+    Raises:
+        ValueError: If a dense gradient has another shape.
     """
     if not isinstance(gradient, tf.IndexedSlices):
+        gradient = tf.convert_to_tensor(gradient)
+        if gradient.shape != variable.shape:
+            if not gradient.shape.is_compatible_with(variable.shape):
+                raise ValueError(
+                    f"The gradient of {path_of(variable)} has shape "
+                    f"{gradient.shape}, the variable {variable.shape}."
+                )
+            gradient = tf.ensure_shape(gradient, variable.shape)
         return gradient
     rows = variable.shape[0]
     return tf.math.unsorted_segment_sum(

@@ -353,3 +353,60 @@ def test_a_hundred_eager_steps_leave_nothing_behind(host):
     before = steps(2)
     assert steps(100) - before < 100  # Less than one object a step.
     assert optimizer._programs.value.trace_count == 2
+
+
+def test_outside_the_scope_every_copy_moves(host, run, replicas):
+    weights = [[3.0, 4.0], [1.0, 2.0]]
+    with replicas.scope():
+        spread = [host.variable(w, f"w{i}") for i, w in enumerate(weights)]
+        optimizer = host.LAMB(0.1)
+        optimizer.build(spread)
+    alone = [host.variable(w, f"w{i}") for i, w in enumerate(weights)]
+    other = host.LAMB(0.1)
+    gradients = [tf.constant([1.0, -1.0]), tf.constant([0.5, 2.0])]
+
+    def step():
+        optimizer.apply_gradients(zip(gradients, spread, strict=True))
+
+    if run(step) is not step:
+        step = tf.function(step)  # XLA takes no variables of several devices.
+    step()
+    other.apply_gradients(zip(gradients, alone, strict=True))
+    for one, several in zip(alone, spread, strict=True):
+        values = getattr(several, "value", several)
+        values = values if hasattr(values, "values") else several
+        for copy in values.values:
+            np.testing.assert_allclose(copy, one, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2,), (200, 200)])
+def test_a_variable_that_comes_twice_moves_twice(host, shape):
+    once, twice = (host.variable(tf.fill(shape, 3.0), "w") for _ in "12")
+    first, second = host.LAMB(0.1), host.LAMB(0.1)
+    gradient = tf.ones(shape)
+    first.apply_gradients([(gradient, once)])
+    second.apply_gradients([(gradient, twice)] * 2)
+    step = 3.0 - float(tf.reshape(tf.convert_to_tensor(once), [-1])[0])
+    moved = 3.0 - float(tf.reshape(tf.convert_to_tensor(twice), [-1])[0])
+    assert moved > 1.5 * step > 0.0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_gradients_of_unknown_shape(host, count):
+    variables = [host.variable(tf.ones([1, 3]), f"w{i}") for i in range(count)]
+    optimizer = host.LAMB(0.1)
+    optimizer.build(variables)
+
+    @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
+    def step(gradient):
+        optimizer.apply_gradients([(gradient, v) for v in variables])
+
+    step(tf.ones([1, 3]))
+    for variable in variables:
+        np.testing.assert_allclose(variable, 0.9, rtol=1e-5)
+
+
+def test_a_gradient_of_another_shape_is_an_error(host):
+    w = host.variable(tf.ones([2, 3]), "w")
+    with pytest.raises(ValueError, match=r"gradient of w has shape \(3,\)"):
+        host.LAMB(0.1).apply_gradients([(tf.ones([3]), w)])

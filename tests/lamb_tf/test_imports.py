@@ -21,7 +21,7 @@ DIRECTION = {
     "exclusions": set(),
     "recipes": {"arguments"},
     "schedules": {"arguments"},
-    "update": {"layerwise", "rules"},
+    "update": {"exclusions", "layerwise", "rules"},
     "programs": {"exclusions", "layerwise", "rules", "update"},
     "optimizer": {
         "arguments",

@@ -186,7 +186,10 @@ class LayerwiseOptimizer:
         )
 
     def __format__(self, spec: str) -> str:
-        return format(self.describe(), spec)
+        # Before the build there is no table, and Keras names by `format` an
+        # optimizer that it does not take, such as one of the other Keras.
+        built = bool(self._entries.value)
+        return format(self.describe() if built else repr(self), spec)
 
     def exclude_from_weight_decay(
         self, var_list: Sequence[Any] = (), var_names: Sequence[str] = ()

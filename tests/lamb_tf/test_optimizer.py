@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.lamb_tf.conftest import HOSTS
+
 
 def make(host, **arguments):
     names = ["kernel", "bias"]
@@ -95,3 +97,10 @@ def test_no_clipping_by_default(host):
     optimizer.apply_gradients([(tf.fill([3], 1000.0), w)])
     m = optimizer.variables[-2]
     np.testing.assert_allclose(m.numpy(), 500.0)
+
+
+def test_the_other_keras_names_what_it_refuses(host):
+    other = HOSTS["tf_keras" if host.name == "keras" else "keras"]
+    model = host.keras.Sequential([host.keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match=f"lamb_tf.{other.name}.LAMB"):
+        model.compile(optimizer=other.LAMB(), loss="mse")

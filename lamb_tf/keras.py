@@ -12,7 +12,7 @@ from lamb_tf import arguments
 from lamb_tf.exclusions import path_of
 from lamb_tf.lamb import Lamb
 from lamb_tf.lars import Lars
-from lamb_tf.update import LOW_PRECISION, compute_dtype, native
+from lamb_tf.update import compute_dtype, native
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -56,17 +56,7 @@ class KerasAdapter(keras.optimizers.Optimizer):
             slots = self.add_optimizer_variables(variables, list(names))
             for name, values in zip(names, slots, strict=True):
                 setattr(self, f"_{name}", values)
-            masters = [
-                self.add_variable_from_reference(v, "master")
-                if v.dtype in LOW_PRECISION
-                else None
-                for v in variables
-            ]
-            self._masters = [m for m in masters if m is not None]
-            trusts = self._new_trusts(variables)
-            self._plan(
-                variables, list(zip(*slots, strict=True)), masters, trusts
-            )
+            self._plan(variables, list(zip(*slots, strict=True)))
 
     def add_variable_from_reference(
         self, reference_variable: Any, name=None, initializer="zeros"
@@ -157,7 +147,7 @@ class KerasAdapter(keras.optimizers.Optimizer):
         pairs = zip(grads, variables, strict=True)
         grads = [grad for grad, _ in self._all_reduce_sum_gradients(pairs)]
         self._merge_call(
-            self._update_under, self._clip_gradients(grads), variables
+            self._update_under, variables, self._clip_gradients(grads)
         )
 
     def _update_by_mean(self, strategy, variables):
@@ -189,13 +179,13 @@ class KerasAdapter(keras.optimizers.Optimizer):
             return self._clip_gradients(means), had_any
 
         means, had_any = _in_replicas(strategy, mean)
-        self._move_variables(strategy, means[: len(variables)], variables)
+        self._move_under(strategy, variables, means[: len(variables)])
         late = zip(means[len(variables) :], others, had_any, strict=True)
         for grad, variable, has in late:
             tf.cond(
                 strategy.experimental_local_results(has)[0],
                 functools.partial(
-                    self._move_variables, strategy, [grad], [variable]
+                    self._move_under, strategy, [variable], [grad]
                 ),
                 lambda: None,
             )
@@ -206,44 +196,17 @@ class KerasAdapter(keras.optimizers.Optimizer):
                 group=False,
             )
         if self.use_ema:
-            self._average_under(strategy)
+            self._average_all_under(strategy)
 
-    def _update_under(self, strategy, grads, variables):
-        self._move_variables(strategy, grads, variables)
-        if self.use_ema:
-            self._average_under(strategy)
-
-    def _move_variables(self, strategy, grads, variables):
+    def _update_under(self, strategy, variables, grads):
         self._move_under(strategy, variables, grads)
+        if self.use_ema:
+            self._average_all_under(strategy)
 
-    def _average_under(self, strategy):
-        averages = self._model_variables_moving_average
+    def _average_all_under(self, strategy):
         # Keras's rule: the first update sets the average to the weights.
         momentum = tf.where(self.iterations > 0, self.ema_momentum, 0.0)
-        self._update_averages(
-            strategy, self._trainable_variables, averages, momentum
-        )
-        every = self.ema_overwrite_frequency
-        if every:
-            tf.cond(
-                tf.equal((self.iterations + 1) % every, 0),
-                lambda: self._overwrite_model_variables_with_average_value(
-                    self._trainable_variables
-                ),
-                lambda: None,
-            )
-
-    def _overwrite_model_variables_with_average_value(
-        self, trainable_variables
-    ):
-        # By index: `fit` may hand over fewer, where layers are frozen.
-        averages = [
-            self._model_variables_moving_average[self._index(v)]
-            for v in trainable_variables
-        ]
-        self._overwrite_by_averages(
-            self._distribution_strategy, trainable_variables, averages
-        )
+        self._average_under(strategy, self._trainable_variables, momentum)
 
     def _merge_call(self, function: Callable, *arguments: Any) -> None:
         tf.__internal__.distribute.interim.maybe_merge_call(

@@ -1,6 +1,5 @@
 """LAMB's arguments, for either Keras."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -119,7 +118,3 @@ class Lamb(LayerwiseOptimizer):
             name=name,
             **base_kwargs,
         )
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns every constructor argument, serializable."""
-        return {**super().get_config(), **dataclasses.asdict(self.rule)}

@@ -1,6 +1,5 @@
 """LARS's arguments, for either Keras."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -121,6 +120,5 @@ class Lars(LayerwiseOptimizer):
         """Returns every constructor argument, serializable."""
         return {
             **super().get_config(),
-            **dataclasses.asdict(self.rule),
             "trust_coefficient": self.trust_coefficient,
         }

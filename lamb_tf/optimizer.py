@@ -22,7 +22,15 @@ from lamb_tf.layout import Layout, check
 from lamb_tf.programs import Programs
 from lamb_tf.rules import Lamb, Lars
 from lamb_tf.shared_arguments import ADVICE, BASE_CHECKS, CLIPS, FIXED, SCALES
-from lamb_tf.update import Entry, compute_dtype, dense, native, refined
+from lamb_tf.update import (
+    LOW_PRECISION,
+    Entry,
+    compute_dtype,
+    dense,
+    native,
+    refined,
+    true_dtype,
+)
 
 
 class LayerwiseOptimizer:
@@ -102,7 +110,7 @@ class LayerwiseOptimizer:
                 f"see it. Make another {type(self).__name__} with "
                 f"{name}={value!r}."
             )
-        check = {**BASE_CHECKS, **self._base_checks}.get(name)
+        check = BASE_CHECKS.get(name) or self._base_checks.get(name)
         if check is not None:
             value = check(name, value)
         if name in CLIPS and value is not None:
@@ -218,6 +226,7 @@ class LayerwiseOptimizer:
         clip = self.trust_clip
         return {
             **super().get_config(),
+            **dataclasses.asdict(self.rule),
             **self._exclusions.get_config(),
             "weight_decay": self.weight_decay,
             "trust_clip": None if clip is None else list(clip),
@@ -284,10 +293,21 @@ class LayerwiseOptimizer:
         self,
         variables: Sequence[Any],
         slots: Sequence[Sequence[Any]],
-        masters: Sequence[Any | None],
-        trusts: Sequence[Any],
     ) -> None:
-        """Settles, at build, what is done with each variable."""
+        """Settles, at build, what is done with each variable.
+
+        Args:
+            variables: The weights.
+            slots: Of each of them, those of `rule.slots`.
+        """
+        masters = [
+            self.add_variable_from_reference(v, "master")
+            if true_dtype(v) in LOW_PRECISION
+            else None
+            for v in variables
+        ]
+        self._masters = [m for m in masters if m is not None]
+        trusts = self._new_trusts(variables)
         flags = self._exclusions.resolve(variables, self._var_key)
         self._entries = _Opaque(
             [
@@ -377,14 +397,16 @@ class LayerwiseOptimizer:
             gradients.append(gradient)
         return gradients
 
-    def _update_averages(
+    def _average_under(
         self,
         strategy: tf.distribute.Strategy,
         variables: Sequence[Any],
-        averages: Sequence[Any | None],
         momentum: Any,
     ) -> None:
-        """Moves each average towards its variable, or its master copy."""
+        """Moves each average towards its variable, or its master copy.
+
+        And overwrites the variables by their averages, where it is time.
+        """
 
         def move(average, weights, master, momentum):
             momentum = tf.cast(momentum, average.dtype)
@@ -394,9 +416,7 @@ class LayerwiseOptimizer:
                 )
             average.assign(momentum * average + (1.0 - momentum) * weights)
 
-        for variable, average in zip(variables, averages, strict=True):
-            if average is None:
-                continue
+        for variable, average in self._averages_of(variables):
             master = self._entries.value[self._index(variable)].master
             strategy.extended.update(
                 native(average),
@@ -404,22 +424,35 @@ class LayerwiseOptimizer:
                 args=(native(variable), native(master), momentum),
                 group=False,
             )
+        every = self.ema_overwrite_frequency
+        if every:
+            tf.cond(
+                tf.equal((self.iterations + 1) % every, 0),
+                lambda: self._overwrite_model_variables_with_average_value(
+                    variables
+                ),
+                lambda: None,
+            )
 
-    def _overwrite_by_averages(
-        self,
-        strategy: tf.distribute.Strategy,
-        variables: Sequence[Any],
-        averages: Sequence[Any | None],
-    ) -> None:
-        """Sets each variable to its average."""
-        for variable, average in zip(variables, averages, strict=True):
-            if average is not None:
-                strategy.extended.update(
-                    native(variable),
-                    lambda v, a: v.assign(tf.cast(a, v.dtype)),
-                    args=(native(average),),
-                    group=False,
-                )
+    def _overwrite_model_variables_with_average_value(self, variables) -> None:
+        """Sets each variable to its average, as in the base classes."""
+        for variable, average in self._averages_of(variables):
+            self._distribution_strategy.extended.update(
+                native(variable),
+                lambda v, a: v.assign(tf.cast(a, v.dtype)),
+                args=(native(average),),
+                group=False,
+            )
+
+    def _averages_of(self, variables):
+        """Returns pairs of variable and average, of those that have one."""
+        # By index: `fit` may hand over fewer, where layers are frozen.
+        averages = [
+            self._model_variables_moving_average[self._index(v)]
+            for v in variables
+        ]
+        pairs = zip(variables, averages, strict=True)
+        return [(v, average) for v, average in pairs if average is not None]
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Does nothing: the decay stands inside the ratio."""

@@ -91,8 +91,7 @@ class Programs:
         Args:
             strategy: The strategy in force.
             variables: The weights.
-            gradients: Their gradients, dense or sparse, summed over the
-                replicas.
+            gradients: Their gradients, dense, summed over the replicas.
             learning_rate: Scalar.
             iterations: Integer scalar, the updates done before this one.
         """
@@ -133,88 +132,69 @@ class Programs:
     ) -> None:
         """Updates one component of one variable, on its device."""
         self._move(
-            self._entries[self._index(variable)],
-            variable,
-            dense(gradient, variable),
+            [self._entries[self._index(variable)]],
+            [variable],
+            [dense(gradient, variable)],
             tf.convert_to_tensor(learning_rate),
             tf.convert_to_tensor(iterations),
         )
 
     def _move(
         self,
-        entry: Entry,
-        variable: Any,
-        gradient: tf.Tensor,
+        entries: Sequence[Entry],
+        variables: Sequence[Any],
+        gradients: Sequence[tf.Tensor],
         learning_rate: tf.Tensor,
         iterations: tf.Tensor,
         after: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        # Variables are arguments of the program, so that all of a kind share
-        # one trace.
+    ) -> tf.Tensor | None:
+        """Moves one variable, or some that are alike, on their device."""
+        layer, variable = entries[0].layer, variables[0]
+        trusts = [entry.trust for entry in entries]
+        masters = [entry.master for entry in entries]
+        slots = list(zip(*(entry.slots for entry in entries), strict=True))
         if isinstance(tf.distribute.get_strategy(), _TPU_STRATEGIES):
             # All is one program already, and every core traces it at once:
             # only a variable as a whole is to each core its own copy.
             update(
                 self._rule,
-                entry.layer,
+                layer,
                 native(variable),
-                gradient,
+                gradients[0],
                 learning_rate,
                 iterations,
-                native(entry.trust),
+                native(trusts[0]),
                 after,
-                native(entry.master),
-                *map(native, entry.slots),
+                native(masters[0]),
+                *(native(slot) for (slot,) in slots),
             )
-            return
-        device = variable.device
-        return self._call(
-            entry.layer,
-            [_local(variable, device)],
-            [gradient],
-            learning_rate,
-            iterations,
-            after,
-            [_local(entry.trust, device)],
-            [_local(entry.master, device)],
-            [[_local(slot, device)] for slot in entry.slots],
-        )
+            return None
 
-    def _call(
-        self,
-        layer,
-        variables,
-        gradients,
-        learning_rate,
-        iterations,
-        after,
-        trusts,
-        masters,
-        slots,
-    ):
-        """Calls the program of one variable, or of some that are alike."""
-        variable = variables[0]
+        def handles(each):
+            return [_local(v, variable.device).handle for v in each]
+
+        if len(entries) > 1:
+            layer = dataclasses.replace(layer, stacked=True)
         kind = Kind(
             rule=self._rule,
             layer=layer,
             shape=tuple(variable.shape),
             dtype=variable.dtype,
             gradient_dtype=gradients[0].dtype,
-            count=len(variables),
+            count=len(entries),
             is_chained=after is not None,
             jit_compile=self._jit_compile and has_xla(),
         )
         program = self._by_kind[kind] = _program(kind)
-        has_masters = masters[0] is not None
         return program(
-            [v.handle for v in variables],
-            gradients,
+            handles(variables),
+            list(gradients),
             learning_rate,
             iterations,
+            handles(trusts),
             after,
-            [t.handle for t in trusts],
-            [m.handle for m in masters] if has_masters else None,
-            [[s.handle for s in each] for each in slots],
+            None if masters[0] is None else handles(masters),
+            *map(handles, slots),
         )
 
     def _move_parts(self, whole, gradients, learning_rate, iterations):
@@ -235,9 +215,7 @@ class Programs:
         gradient = tf.concat(
             [
                 # To the whole, a part without a gradient has one of zeros.
-                tf.cast(
-                    dense(gradients[index], part), compute_dtype(part.dtype)
-                )
+                tf.cast(gradients[index], compute_dtype(part.dtype))
                 if index in gradients
                 else tf.zeros(part.shape, compute_dtype(part.dtype))
                 for index, part in parts
@@ -265,75 +243,53 @@ class Programs:
         variable's update.
         """
         entries = [self._entries[self._index(v)] for v in variables]
-        gradients = [
-            dense(g, v) for g, v in zip(gradients, variables, strict=True)
-        ]
         learning_rate = tf.convert_to_tensor(learning_rate)
         iterations = tf.convert_to_tensor(iterations)
         if not tf.executing_eagerly():
-            self._move_kinds(
+            self._move_stacks(
                 entries, variables, gradients, learning_rate, iterations
             )
             return
         key = tuple(map(id, entries))
         program = self._by_variables.get(key)
         if program is None:
-            program = functools.partial(self._move_kinds, entries, variables)
+            program = functools.partial(self._move_stacks, entries, variables)
             # Where any of many variables may lack a gradient, a trace for
             # each choice would cost more than the calls, and stay.
             if len(self._by_variables) < CHOICES:
                 program = tf.function(program, autograph=False)
                 self._by_variables[key] = program
-        program(gradients, learning_rate, iterations)
+        program(list(gradients), learning_rate, iterations)
 
-    def _move_kinds(
+    def _move_stacks(
         self, entries, variables, gradients, learning_rate, iterations
     ):
-        kinds, occurrences = {}, collections.Counter()
-        for each in zip(entries, variables, gradients, strict=True):
+        stacks, occurrences = {}, collections.Counter()
+        for place, each in enumerate(
+            zip(entries, variables, gradients, strict=True)
+        ):
             # A variable that comes again moves again, after the others.
             occurrences[id(each[0])] += 1
-            kind = _stack_of(*each)
-            if kind is not None:
-                kind = kind, occurrences[id(each[0])]
-            kinds.setdefault(kind, []).append(each)
+            alike = _alike(*each)
+            key = place if alike is None else (alike, occurrences[id(each[0])])
+            stacks.setdefault(key, []).append(each)
         after = tf.zeros([], iterations.dtype)
-        # A program runs where it is called, not where its variables are.
-        for kind, members in kinds.items():
-            if kind is None or len(members) == 1:
-                for entry, variable, gradient in members:
-                    with tf.device(variable.device):
-                        token = self._move(
-                            entry,
-                            variable,
-                            gradient,
-                            learning_rate,
-                            iterations,
-                            after,
-                        )
-                    # One after the other: each uses all cores, and each
-                    # has a temporary of its variable's size.
-                    after = token if entry.layer.by_rows else after
-            else:
-                with tf.device(members[0][1].device):
-                    after = self._move_stacked(
-                        members, learning_rate, iterations, after
-                    )
-
-    def _move_stacked(self, members, learning_rate, iterations, after):
-        entries, variables, gradients = zip(*members, strict=True)
-        slots = zip(*(entry.slots for entry in entries), strict=True)
-        return self._call(
-            dataclasses.replace(entries[0].layer, stacked=True),
-            [native(v) for v in variables],
-            list(gradients),
-            learning_rate,
-            iterations,
-            after,
-            [native(entry.trust) for entry in entries],
-            [native(entry.master) for entry in entries],
-            [[native(slot) for slot in each] for each in slots],
-        )
+        for stack in stacks.values():
+            entries, variables, gradients = zip(*stack, strict=True)
+            # A program runs where it is called, not where its variables are.
+            with tf.device(variables[0].device):
+                token = self._move(
+                    entries,
+                    variables,
+                    gradients,
+                    learning_rate,
+                    iterations,
+                    after,
+                )
+            # One after the other: each uses all cores, and each has a
+            # temporary of its variables' size.
+            if entries[0].layer.by_rows:
+                after = token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,10 +337,10 @@ def _program(kind: Kind) -> Callable:
         gradients,
         learning_rate,
         iterations,
-        after,
         trusts,
+        after,
         masters,
-        slots,
+        *slots,
     ):
         return update(
             kind.rule,
@@ -396,7 +352,7 @@ def _program(kind: Kind) -> Callable:
             refer(trusts, tf.float32, [3]),
             after,
             refer(masters, slot_dtype),
-            *(refer(handles, slot_dtype) for handles in slots),
+            *(refer(each, slot_dtype) for each in slots),
         )
 
     # A partial, whose traces TensorFlow counts by itself: it would warn of
@@ -408,8 +364,8 @@ def _program(kind: Kind) -> Callable:
     )
 
 
-def _stack_of(entry, variable, gradient):
-    """Returns what variables of one stack share; `None` for no stack.
+def _alike(entry, variable, gradient):
+    """Returns what the variables of a stack share; `None` for no stack.
 
     The work of a small variable is the calls that do it. On TPU, where
     all is one program, there is no call, and copies would be the work.
@@ -440,9 +396,7 @@ def _strategy_of(variable):
 
 
 def _local(variable, device):
-    """Returns the component of a variable on `device`; `None` of `None`."""
-    if variable is None:
-        return None
+    """Returns the component of a variable that lives on `device`."""
     components = tf.distribute.get_strategy().experimental_local_results(
         native(variable)
     )

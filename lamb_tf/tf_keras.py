@@ -9,7 +9,7 @@ import tf_keras
 from lamb_tf import arguments
 from lamb_tf.lamb import Lamb
 from lamb_tf.lars import Lars
-from lamb_tf.update import LOW_PRECISION
+from lamb_tf.update import LOW_PRECISION, true_dtype
 
 
 class TfKerasAdapter(tf_keras.optimizers.Optimizer):
@@ -60,22 +60,14 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
         ]
         for name, values in zip(names, zip(*slots, strict=True), strict=True):
             setattr(self, f"_{name}", list(values))
-        masters = [
-            self.add_variable_from_reference(v, "master")
-            if _true_dtype(v) in LOW_PRECISION
-            else None
-            for v in var_list
-        ]
-        self._masters = [m for m in masters if m is not None]
-        trusts = self._new_trusts(var_list)
-        self._plan(var_list, slots, masters, trusts)
+        self._plan(var_list, slots)
         self._built = True
 
     def add_variable_from_reference(
         self, model_variable, variable_name, shape=None, initial_value=None
     ) -> tf.Variable:
         """Creates a slot like a variable, in the compute dtype."""
-        if _true_dtype(model_variable) not in LOW_PRECISION:
+        if true_dtype(model_variable) not in LOW_PRECISION:
             return super().add_variable_from_reference(
                 model_variable, variable_name, shape, initial_value
             )
@@ -127,33 +119,8 @@ class TfKerasAdapter(tf_keras.optimizers.Optimizer):
         grads, variables = zip(*grads_and_vars, strict=True)
         self._move_under(distribution, variables, grads)
         if self.use_ema:
-            self._average_under(distribution, variables)
+            self._average_under(distribution, variables, self.ema_momentum)
         return self.iterations.assign_add(1)
-
-    def _average_under(self, strategy, variables):
-        averages = [
-            self._model_variables_moving_average[self._index(v)]
-            for v in variables
-        ]
-        self._update_averages(strategy, variables, averages, self.ema_momentum)
-        every = self.ema_overwrite_frequency
-        if every:
-            tf.cond(
-                tf.equal((self.iterations + 1) % every, 0),
-                lambda: self._overwrite_by_averages(
-                    strategy, variables, averages
-                ),
-                lambda: None,
-            )
-
-    def _overwrite_model_variables_with_average_value(self, var_list):
-        averages = [
-            self._model_variables_moving_average[self._index(v)]
-            for v in var_list
-        ]
-        self._overwrite_by_averages(
-            self._distribution_strategy, var_list, averages
-        )
 
     # A wrapper for legacy optimizers, such as tf-models' averaging of the
     # weights, asks for the learning rate in this way.
@@ -223,11 +190,6 @@ def _count_updates_only(iterations):
         return add(delta, use_locking, name) if read_value else None
 
     iterations.assign_add = assign_add
-
-
-def _true_dtype(variable):
-    # Under a mixed policy a variable reports the dtype it is cast to.
-    return tf.as_dtype(getattr(variable, "true_dtype", variable.dtype))
 
 
 @tf_keras.saving.register_keras_serializable(package="lamb_tf", name="LAMB")

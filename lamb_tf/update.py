@@ -200,6 +200,14 @@ def native(variable: Any) -> Any:
     return value if isinstance(value, tf.Variable) else variable
 
 
+def true_dtype(variable: Any) -> tf.DType:
+    """Returns the dtype that a variable of either Keras is stored in.
+
+    Under a mixed policy one of tf_keras reports that it is cast to.
+    """
+    return tf.as_dtype(getattr(variable, "true_dtype", variable.dtype))
+
+
 def _zero_of(w, dtype):
     """Returns 0 in a way that no compiler knows before it knows `w`."""
     if not w.shape.num_elements():

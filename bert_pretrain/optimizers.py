@@ -18,7 +18,6 @@ rate is the business of `optimizer_config.learning_rate`, as ever.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -28,6 +27,7 @@ from official.modeling.optimization.configs import (
     optimizer_config,
 )
 
+from bert_pretrain.strict_yaml import known_here
 from lamb_tf import tf_keras as lamb_tf_keras
 
 
@@ -119,11 +119,8 @@ def _refuse_unknown(
     known = sorted(key for key in known if not key.startswith("_"))
     for key in given:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
             raise KeyError(
-                f"{owner} has no key {key!r}.{hint} Known here: "
-                f"{', '.join(known)}."
+                f"{owner} has no key {key!r}.{known_here(key, known)}"
             )
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import yaml
@@ -162,17 +163,25 @@ def build(kind: Any, value: Any, path: str = "") -> Any:
     raise ConfigError(f"{path}: expected {kind.__name__}, got {value!r}.")
 
 
+def known_here(key: Any, known: Iterable[str]) -> str:
+    """Returns what an error about an unknown key ends with.
+
+    The known key that it may be a typo of, and all of them.
+    """
+    known = list(known)
+    close = difflib.get_close_matches(str(key), known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Known here: {', '.join(known)}."
+
+
 def _build_dataclass(kind: Any, value: Any, path: str) -> Any:
     if not isinstance(value, dict):
         raise ConfigError(f"{path or 'recipe'}: expected keys, got {value!r}.")
     hints = typing.get_type_hints(kind)
     for key in value:
         if key not in hints:
-            close = difflib.get_close_matches(str(key), hints, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
-                f"Unknown key {_join(path, key)!r}.{hint} Known here: "
-                f"{', '.join(hints)}."
+                f"Unknown key {_join(path, key)!r}.{known_here(key, hints)}"
             )
     return kind(
         **{k: build(hints[k], v, _join(path, k)) for k, v in value.items()}

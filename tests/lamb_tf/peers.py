@@ -19,14 +19,14 @@ NAMES = [
 ]
 
 
-def model(keras):
+def model(keras, first="dense", last="head"):
     """The model of data/write_addons.py, in either Keras."""
     layers = keras.layers
     net = keras.Sequential(
         [
-            layers.Dense(6, name="dense"),
+            layers.Dense(6, name=first),
             layers.LayerNormalization(name="norm"),
-            layers.Dense(3, name="head"),
+            layers.Dense(3, name=last),
         ]
     )
     net.build((None, 5))

@@ -419,16 +419,7 @@ def test_variables_left_behind(host):
 
 
 def other_names(keras_of_ours):
-    layers = keras_of_ours.layers
-    net = keras_of_ours.Sequential(
-        [
-            layers.Dense(6, name="first"),
-            layers.LayerNormalization(name="norm"),
-            layers.Dense(3, name="second"),
-        ]
-    )
-    net.build((None, 5))
-    return net
+    return peers.model(keras_of_ours, first="first", last="second")
 
 
 def test_renamed_layers(host):
